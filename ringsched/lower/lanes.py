@@ -1,0 +1,322 @@
+"""FlatSchedule → lanes: each transfer statement seen from both of its ends.
+
+A lane is one statement of the schedule together with its peer (whom I send to) and its source (who sends to me), both as
+expressions of my own coordinates. Where the statement moves by a constant displacement the source is the opposite one;
+where it swaps pairs the source is the peer; any other statement is taken apart into one lane for each sending rank.
+
+Which ranks are active when is kept as numbers: `Use.active` lists (sender, each value) for every step. A schedule that is the
+same at every rank is looked at from rank 0 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ringsched.expr import Expr, Int, Var, binary, holds, integer, names, substitute
+from ringsched.schedule.flat import FlatSchedule, FlatTransfer
+from ringsched.schedule.schedule import ChunkRef, Rank, Slice, Transfer
+from ringsched.topology import Topology
+
+Piece = tuple[int, ...]  # the leading indices of a chunk block, the rest whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    number: int
+    statement: Transfer
+    peer: tuple[Expr, ...]
+    source: tuple[Expr, ...]
+    sender: int | None = None  # a lane of one sending rank
+    steps: tuple[int, ...] = ()  # the steps in which some rank is active; a use of the lane is a position in this list
+    width: tuple[int, int] | None = None  # least and greatest value of `each`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A lane in one step: the loop variables, and who sends how much. `values` are those of `each`, or (0,)."""
+
+    lane: int
+    step: int
+    env: dict[str, int]
+    values: tuple[int, ...]
+    senders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """`uses[k]` are the uses in step k, in the order of the file; `ranks` the ranks that are looked at."""
+
+    flat: FlatSchedule
+    symmetric: bool
+    ranks: tuple[int, ...]
+    lanes: tuple[Lane, ...]
+    uses: tuple[tuple[Use, ...], ...]
+
+    def bind(self, use: Use, rank: int, value: int) -> dict[str, int]:
+        """All names of the statement of `use`, on `rank`."""
+        env = {**use.env, **self.flat.topology.environment(rank)}
+        each = self.lanes[use.lane].statement.each
+        if each is not None:
+            env[each.var] = value
+        return env
+
+    def use(self, lane: int, number: int) -> Use:
+        """The `number`-th use of a lane."""
+        return next(u for u in self.uses[self.lanes[lane].steps[number]] if u.lane == lane)
+
+    def receiver(self, use: Use, sender: int) -> int:
+        """Where `sender` sends in this use."""
+        return destination(self.flat.topology, self.lanes[use.lane].statement, self.bind(use, sender, use.values[0]))
+
+    def sender(self, use: Use, receiver: int) -> int:
+        """Who sends to `receiver`, by the lane's source expression."""
+        lane = self.lanes[use.lane]
+        if lane.sender is not None:
+            return lane.sender
+        env = {**use.env, **self.flat.topology.environment(receiver)}
+        rank = self.flat.topology.rank(tuple(integer(e, env) for e in lane.source))
+        assert rank is not None
+        return rank
+
+
+def destination(topology: Topology, statement: Transfer, env: dict[str, int]) -> int:
+    """The rank that `to` names; the data-flow check has shown that it exists."""
+    place = tuple(integer(e, env) for e in statement.to.coordinates)
+    rank = topology.rank(place) if len(place) == len(topology.sides) else place[0]
+    assert rank is not None
+    return rank
+
+
+def pieces(flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int]) -> list[tuple[Piece, tuple[Expr, ...]]]:
+    """The contiguous blocks that a chunk reference names: their leading indices as numbers and as expressions.
+
+    Trailing dimensions that are taken whole stay whole; a slice elsewhere is one block for each index.
+    """
+    found: list[tuple[Piece, tuple[Expr, ...]]] = [((), ())]
+    dims = flat.promise.dims
+    index = list(chunk.index)
+    while index and _whole(index[-1], dims[len(index) - 1], env):
+        index.pop()
+    for d, part in enumerate(index):
+        if not isinstance(part, Slice):
+            value = integer(part, env)
+            found = [((*p, value), (*e, part)) for p, e in found]
+            continue
+        start = part.start if part.start is not None else Int(value=0)
+        first = integer(start, env)
+        last = integer(part.stop, env) if part.stop is not None else dims[d]
+        found = [((*p, v), (*e, binary("+", start, v - first))) for p, e in found for v in range(first, last)]
+    return found
+
+
+def _whole(part: Expr | Slice, size: int, env: dict[str, int]) -> bool:
+    if not isinstance(part, Slice):
+        return False
+    first = integer(part.start, env) if part.start is not None else 0
+    last = integer(part.stop, env) if part.stop is not None else size
+    return (first, last) == (0, size)
+
+
+def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
+    """The lanes of a schedule whose data flow is right."""
+    ranks = (0,) if symmetric else tuple(range(flat.topology.ranks))
+    table: dict[_Key, Lane] = {}
+    uses: list[list[Use]] = []
+    plain = _unwrapped(flat, ranks)
+    for step, transfers in enumerate(flat.steps):
+        uses.append([])
+        for transfer in transfers:
+            for group, (values, active) in enumerate(_groups(flat, transfer, ranks)):
+                source = plain.get(transfer.statement) or _source(flat, transfer, active)
+                for sender, members in [(None, active)] if source else [(q, (q,)) for q in active]:
+                    key = (transfer.statement, source, sender, group)
+                    lane = _lane(table, key, flat.topology)
+                    uses[-1].append(Use(lane=lane.number, step=step, env=transfer.env, values=values, senders=members))
+    lanes = _with_uses(tuple(table.values()), uses)
+    return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=tuple(tuple(u) for u in uses))
+
+
+def _groups(
+    flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The `each` values with the ranks that send them; more than one group where the guard looks at the value."""
+    if transfer.each is None:
+        senders = _senders(flat, transfer, ranks, None)
+        return [((0,), senders)] if senders else []
+    values = range(transfer.each[0], transfer.each[1] + 1)
+    if not any(transfer.statement.each.var in names(c) for c in transfer.statement.when):  # type: ignore[union-attr]
+        senders = _senders(flat, transfer, ranks, values[0]) if values else ()
+        return [(tuple(values), senders)] if senders else []
+    groups: list[tuple[list[int], tuple[int, ...]]] = []
+    for value in values:
+        senders = _senders(flat, transfer, ranks, value)
+        if senders and groups and groups[-1][1] == senders and groups[-1][0][-1] == value - 1:
+            groups[-1][0].append(value)
+        elif senders:
+            groups.append(([value], senders))
+    return [(tuple(v), senders) for v, senders in groups]
+
+
+def _senders(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...], value: int | None) -> tuple[int, ...]:
+    statement = transfer.statement
+    if not statement.when and statement.sender is None:
+        return ranks
+    found = []
+    for rank in ranks:
+        env = {**transfer.env, **flat.topology.environment(rank)}
+        if statement.each is not None and value is not None:
+            env[statement.each.var] = value
+        if statement.sender is not None and _pinned(flat, statement.sender, env) != rank:
+            continue
+        if holds(statement.when, env):
+            found.append(rank)
+    return tuple(found)
+
+
+def _pinned(flat: FlatSchedule, rank: Rank, env: dict[str, int]) -> int | None:
+    place = tuple(integer(e, env) for e in rank.coordinates)
+    return flat.topology.rank(place) if len(place) == len(flat.topology.sides) else place[0]
+
+
+Place = tuple[Expr, ...]
+
+
+def _unwrapped(flat: FlatSchedule, ranks: tuple[int, ...]) -> dict[Transfer, Place]:
+    """Statements that always move by the same displacement and never across the seam of a ring: no remainder needed."""
+    topology = flat.topology
+    if not topology.wraps or len(ranks) == 1:
+        return {}
+    hops: dict[Transfer, set[tuple[int, ...]]] = {}
+    for transfers in flat.steps:
+        for transfer in transfers:
+            found = hops.setdefault(transfer.statement, set())
+            if transfer.statement.sender is None and len(found) < 2:
+                for _, active in _groups(flat, transfer, ranks):
+                    found |= {_hop(topology, a, b) for a, b in _moves(flat, transfer, active)}
+    return {
+        statement: tuple(
+            binary("+", Var(name=c), -by) for c, by in zip(topology.coordinates, next(iter(found)), strict=True)
+        )
+        for statement, found in hops.items()
+        if len(found) == 1
+    }
+
+
+def _hop(topology: Topology, a: int, b: int) -> tuple[int, ...]:
+    return tuple(j - i for i, j in zip(topology.at(a), topology.at(b), strict=True))
+
+
+def _moves(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(sender, receiver) of every active rank."""
+    moves = []
+    for rank in active:
+        env = {**transfer.env, **flat.topology.environment(rank)}
+        if transfer.statement.each is not None and transfer.each is not None:
+            env[transfer.statement.each.var] = transfer.each[0]
+        moves.append((rank, destination(flat.topology, transfer.statement, env)))
+    return moves
+
+
+def _source(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...]) -> Place | None:
+    """Who sends to me, as expressions; None where no single expression says so."""
+    topology, statement = flat.topology, transfer.statement
+    if statement.sender is not None:
+        return None
+    targets = dict(_moves(flat, transfer, active))
+    hops = {
+        tuple(
+            by % side if topology.wraps else by for by, side in zip(_hop(topology, a, b), topology.sides, strict=True)
+        )
+        for a, b in targets.items()
+    }
+    if len(hops) == 1:
+        return tuple(_shifted(topology, axis, -amount) for axis, amount in enumerate(hops.pop()))
+    if all(targets.get(target) == rank for rank, target in targets.items()):
+        return _peer(topology, statement)
+    return None
+
+
+def _shifted(topology: Topology, axis: int, amount: int) -> Expr:
+    side = topology.sides[axis]
+    if topology.wraps and amount < -(side // 2):  # one hop the other way round reads better
+        amount += side
+    shifted = binary("+", Var(name=topology.coordinates[axis]), amount)
+    return binary("%", shifted, Int(value=side)) if topology.wraps and amount else shifted
+
+
+def _peer(topology: Topology, statement: Transfer) -> tuple[Expr, ...]:
+    """`to` as one expression for each coordinate of the Program, wrapped into range."""
+    coordinates = statement.to.coordinates
+    if len(coordinates) != len(topology.sides):
+        return unflattened(coordinates[0], topology.sides)
+    if not topology.wraps:
+        return coordinates
+    return tuple(_wrapped(e, side) for e, side in zip(coordinates, topology.sides, strict=True))
+
+
+def _wrapped(expr: Expr, side: int) -> Expr:
+    return (
+        expr if isinstance(expr, Var) or (isinstance(expr, Int) and 0 <= expr.value < side) else binary("%", expr, side)
+    )
+
+
+def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:
+    """The coordinates of a flat rank, row-major."""
+    place: list[Expr] = []
+    for side in reversed(sides[1:]):
+        place.insert(0, binary("%", rank, side))
+        rank = binary("//", rank, side)
+    return (rank, *place)
+
+
+def flat_rank(topology: Topology) -> Expr:
+    """`r` in terms of the Program's coordinates."""
+    number: Expr = Var(name=topology.coordinates[0])
+    for name, side in zip(topology.coordinates[1:], topology.sides[1:], strict=True):
+        number = binary("+", binary("*", number, side), Var(name=name))
+    return number
+
+
+_Key = tuple[Transfer, Place | None, int | None, int]  # statement, source, only sender, group of `each` values
+
+
+def _lane(table: dict[_Key, Lane], key: _Key, topology: Topology) -> Lane:
+    if key not in table:
+        statement, source, sender, _ = key
+        peer = _peer(topology, statement)
+        if sender is not None:  # everything about one sender is a number, but for loop variables
+            own = {name: Int(value=v) for name, v in topology.environment(sender).items()}
+            peer = _peer(topology, _placed(statement, own))
+            source = tuple(Int(value=v) for v in topology.at(sender))
+        assert source is not None
+        table[key] = Lane(number=len(table), statement=statement, peer=peer, source=source, sender=sender)
+    return table[key]
+
+
+def _placed(statement: Transfer, env: dict[str, Int]) -> Transfer:
+    to = Rank(coordinates=tuple(substitute(e, dict(env)) for e in statement.to.coordinates), span=statement.to.span)
+    return replace(statement, to=to)
+
+
+def _with_uses(lanes: tuple[Lane, ...], uses: list[list[Use]]) -> tuple[Lane, ...]:
+    steps: list[list[int]] = [[] for _ in lanes]
+    widths: list[tuple[int, int] | None] = [None] * len(lanes)
+    for group in uses:
+        for use in group:
+            steps[use.lane].append(use.step)
+            if lanes[use.lane].statement.each is not None and use.values:
+                low, high = widths[use.lane] or (use.values[0], use.values[-1])
+                widths[use.lane] = (min(low, use.values[0]), max(high, use.values[-1]))
+    return tuple(replace(x, steps=tuple(steps[x.number]), width=widths[x.number]) for x in lanes)
+
+
+def sent_pieces(lanes: Lanes, use: Use, sender: int, value: int) -> list[Piece]:
+    """The blocks that `sender` sends in this use, for one `each` value."""
+    env = lanes.bind(use, sender, value)
+    return [p for p, _ in pieces(lanes.flat, lanes.lanes[use.lane].statement.chunk, env)]
+
+
+def every_use(lanes: Lanes) -> Iterator[Use]:
+    for group in lanes.uses:
+        yield from group

@@ -1,0 +1,179 @@
+"""Schedule → Program: the passes in order.
+
+lanes      each transfer statement seen from both ends
+places     where each chunk lies on each rank, when each arrival is needed
+plan       slots, semaphores, credits
+emit       the code of each step
+roll       equal steps as loops
+barrier    in front: each rank tells exactly the ranks that write to it that it is there
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringsched.expr import Int
+from ringsched.lower.emit import COPIED, INPUT, OUTPUT, SENT, Emitter
+from ringsched.lower.holes import StepCode, roll
+from ringsched.lower.lanes import Lanes, find_lanes
+from ringsched.lower.places import find_places
+from ringsched.lower.plan import Decision, Plan, make_plan
+from ringsched.lower.where import where
+from ringsched.program.program import (
+    BARRIER,
+    Buffer,
+    Copy,
+    Instruction,
+    Loop,
+    Program,
+    Semaphore,
+    SemaphoreRef,
+    Send,
+    Signal,
+    Wait,
+    When,
+)
+from ringsched.program.simplify import simplify
+from ringsched.schedule.flat import FlatSchedule
+
+UNROLLED_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    program: Program
+    decisions: tuple[Decision, ...]
+
+
+def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
+    """The Program of a schedule whose data flow is right; raises RS607 where it cannot be lowered."""
+    wishes = flat.schedule.lowering
+    lanes = find_lanes(flat, symmetric=symmetric)
+    places = find_places(lanes)
+    plan = make_plan(lanes, places, wishes)
+    unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
+    steps = Emitter(lanes, places, plan, unroll).run()
+    body = roll(steps, loops=not unroll, below=dict(zip(flat.topology.coordinates, flat.topology.sides, strict=True)))
+    decisions = [*plan.decisions, _unrolled(unroll, len(flat.steps), wishes.unroll is not None)]
+    if lanes.lanes and wishes.barrier != "none":
+        barrier, reason = _barrier(lanes)
+        body = (*barrier, *body)
+        decisions.append(reason)
+    program = Program(
+        name=flat.schedule.name,
+        coordinates=flat.topology.coordinates,
+        sides=flat.topology.sides,
+        buffers=_buffers(lanes, plan),
+        semaphores=_semaphores(plan, body),
+        body=body,
+    )
+    return Lowered(program=program, decisions=tuple(decisions))
+
+
+def _unrolled(unroll: bool, steps: int, wished: bool) -> Decision:
+    choice = f"{steps} steps {'unrolled' if unroll else 'in rolled loops'}"
+    if wished:
+        reason = "asked for by the schedule's `lowering:`"
+    elif unroll:
+        reason = f"at most {UNROLLED_STEPS} steps: straight-line code is small and its indices are constants"
+    else:
+        reason = "code size and compile time do not grow with the number of ranks"
+    return Decision(subject="loops", choice=choice, reason=reason)
+
+
+def _buffers(lanes: Lanes, plan: Plan) -> tuple[Buffer, ...]:
+    promise = lanes.flat.promise
+    buffers = [
+        Buffer(name=INPUT, space="input", shape=promise.input_shape()),
+        Buffer(name=OUTPUT, space="output", shape=promise.output_shape()),
+    ]
+    for lane in plan.lanes:
+        if lane.grid is not None:
+            buffers.append(Buffer(name=lane.slots, space="scratch", shape=(lane.rows, *lane.grid)))
+    return tuple(buffers)
+
+
+def _semaphores(plan: Plan, body: tuple[Instruction, ...]) -> tuple[Semaphore, ...]:
+    used = _used(body)
+    found = [Semaphore(name=SENT, kind="dma"), Semaphore(name=COPIED, kind="dma")]
+    for lane in plan.lanes:
+        found.append(Semaphore(name=lane.received, kind="dma", count=lane.keep))
+        if lane.drained:
+            found.append(Semaphore(name=lane.sent, kind="dma"))
+        if lane.credits:
+            found.append(Semaphore(name=lane.credit, kind="regular"))
+    found.append(Semaphore(name=BARRIER, kind="barrier"))
+    unique = {s.name: s for s in found}
+    return tuple(s for s in unique.values() if s.name in used)
+
+
+def _used(body: tuple[Instruction, ...]) -> set[str]:
+    found: set[str] = set()
+    for i in body:
+        match i:
+            case Loop() | When():
+                found |= _used(i.body)
+            case Send():
+                found |= {i.sent.semaphore, i.received.semaphore}
+            case Copy():
+                found.add(i.done.semaphore)
+            case Signal() | Wait():
+                found.add(i.semaphore.semaphore)
+    return found
+
+
+def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
+    """Signal every rank that writes into this one's memory, once; wait for as many as this one writes to.
+
+    With both neighbours signalled and both waited for, a neighbour that is already in its next call could be taken for
+    one that has not arrived in this one; the hazard rule shows it for two calls of a shift.
+    """
+    topology = lanes.flat.topology
+    code = StepCode()
+    ref = SemaphoreRef(semaphore=BARRIER)
+    seen: set[tuple[int, int]] = set()
+    for lane in lanes.lanes:
+        pairs = set()
+        for step in lane.steps:
+            use = next(u for u in lanes.uses[step] if u.lane == lane.number)
+            if lanes.symmetric:
+                pairs.add((0, lanes.sender(use, 0)))
+            else:
+                pairs |= {(lanes.receiver(use, sender), sender) for sender in use.senders}
+        for fresh in _by_source(lanes, lane.steps, lane.number, pairs - seen):
+            readers, source = fresh
+            signal = Signal(semaphore=ref, peer=source, note="this rank is there")
+            conditions = () if lanes.symmetric else where(topology, frozenset(readers), lambda v: Int(value=v))
+            code.instructions.append(When(conditions=conditions, body=(signal,)) if conditions else signal)
+        seen |= pairs
+    counts: dict[int, set[int]] = {}
+    if lanes.symmetric:
+        counts[len(seen)] = {0}
+    else:
+        for rank in lanes.ranks:
+            counts.setdefault(len({reader for reader, writer in seen if writer == rank}), set()).add(rank)
+    for count, ranks in sorted(counts.items()):
+        if count:
+            wait = Wait(semaphore=ref, amount=count, note="the ranks that this one writes to are there")
+            conditions = () if lanes.symmetric else where(topology, frozenset(ranks), lambda v: Int(value=v))
+            code.instructions.append(When(conditions=conditions, body=(wait,)) if conditions else wait)
+    reason = Decision(
+        subject="barrier",
+        choice="signal each rank that writes here, wait for each rank written to",
+        reason="a remote write must not come before its target has entered the kernel; both neighbours would not do: "
+        "one that is a call ahead can stand in for one that is late",
+    )
+    return tuple(code.instructions), reason
+
+
+def _by_source(
+    lanes: Lanes, steps: tuple[int, ...], number: int, pairs: set[tuple[int, int]]
+) -> list[tuple[set[int], tuple[object, ...]]]:
+    """The readers of `pairs`, with their writer as expressions."""
+    if not pairs:
+        return []
+    lane = lanes.lanes[number]
+    if lane.sender is None or lanes.symmetric:
+        return [({reader for reader, _ in pairs}, tuple(simplify(e) for e in lane.source))]
+    place = lanes.flat.topology.at(lane.sender)
+    return [({reader for reader, _ in pairs}, tuple(Int(value=v) for v in place))]

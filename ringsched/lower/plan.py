@@ -1,0 +1,259 @@
+"""Slots, semaphores and credits of each lane, each decision with its reason.
+
+A receive resource of a lane is one slot (where its chunks do not land in their final place) together with one receive
+semaphore. As many resources as the lane has uses need no credits. Fewer are used round robin, and the receiver gives the
+sender a credit for each one that is free again; the sender waits for it before it writes there the next time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
+from ringsched.lower.lanes import Lane, Lanes, Use
+from ringsched.lower.places import Places, Slot
+from ringsched.schedule.schedule import Lowering
+
+DEDICATED_SLOTS = 8  # up to so many uses each has a slot of its own
+RECYCLED_SLOTS = 4  # else so many: the credit of one is on its way while two are being filled and sent on
+DEDICATED_SEMAPHORES = 256
+SLOT_MEMORY = 2  # dedicated slots may take so many times the memory of operand and result
+SEMAPHORE_BUDGET = 400  # DMA semaphores of one kernel; compilers accept 435 to 440 (v7x over 1,000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided, and why; printed by `--explain`."""
+
+    subject: str
+    choice: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePlan:
+    """`keep` receive resources; `grid` the shape of one slot in units, None: everything lands in final places.
+
+    `released[use]` is when the resource of that use is free again: after the given step's code of the given lane's
+    position (`credits` only). `drained`: sends of this lane are waited for one by one, a step later.
+    """
+
+    lane: Lane
+    keep: int
+    rows: int  # slots; fewer than `keep` where the last uses land in final places
+    base: int  # the least `each` value that needs a slot
+    grid: tuple[int, ...] | None
+    pieces: int
+    credits: bool
+    drained: bool
+    suffix: str
+
+    @property
+    def slots(self) -> str:
+        return f"slots{self.suffix}"
+
+    @property
+    def received(self) -> str:
+        return f"received{self.suffix}"
+
+    @property
+    def credit(self) -> str:
+        return f"credit{self.suffix}"
+
+    @property
+    def sent(self) -> str:
+        return f"sent{self.suffix}" if self.drained else "sent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    lanes: tuple[LanePlan, ...]
+    decisions: tuple[Decision, ...]
+    freed: dict[tuple[int, int], int]  # (lane, use) → the step in which its resource is released
+
+
+def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
+    """Raises RS607 where no plan fits the machine."""
+    decisions: list[Decision] = []
+    drafts = [_draft(lanes, places, lane) for lane in lanes.lanes]
+    freed = _freed(lanes, places, drafts)
+    keeps: list[int] = []
+    budget = SEMAPHORE_BUDGET
+    for draft in drafts:
+        keep = _keep(lanes, draft, freed, wishes, budget, decisions)
+        budget -= keep
+        keeps.append(keep)
+    credits = [_credits(lanes, d, k, freed) for d, k in zip(drafts, keeps, strict=True)]
+    drained = _drained(lanes, places, drafts, credits)
+    plans = []
+    for draft, keep, credit in zip(drafts, keeps, credits, strict=True):
+        number = draft.lane.number
+        plans.append(
+            LanePlan(
+                lane=draft.lane,
+                keep=keep,
+                rows=min(keep, draft.rows),
+                base=draft.base,
+                grid=draft.grid,
+                pieces=draft.pieces,
+                credits=credit,
+                drained=number in drained,
+                suffix=f"_{number}" if len(drafts) > 1 else "",
+            )
+        )
+    for plan in plans:
+        decisions.append(_explained(plan, wishes))
+    return Plan(lanes=tuple(plans), decisions=tuple(decisions), freed=freed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    lane: Lane
+    grid: tuple[int, ...] | None
+    pieces: int
+    uniform: bool  # all ranks send in all uses
+    rows: int = 0
+    base: int = 0
+
+
+def _draft(lanes: Lanes, places: Places, lane: Lane) -> _Draft:
+    slotted, pieces, uniform = False, 1, True
+    for step in lane.steps:
+        use = _use(lanes, lane, step)
+        uniform &= use.senders == lanes.ranks
+        for sent in places.sent[lane.number, step].values():
+            slotted |= any(isinstance(s.target, Slot) for s in sent)
+            pieces = max(pieces, *(1 + s.piece for s in sent))
+    if not slotted:
+        return _Draft(lane=lane, grid=None, pieces=1, uniform=uniform)
+    landed = [
+        s
+        for step in lane.steps
+        for sent in places.sent[lane.number, step].values()
+        for s in sent
+        if isinstance(s.target, Slot)
+    ]
+    depths = {s.target.depth for s in landed if isinstance(s.target, Slot)}
+    if len(depths) != 1:
+        span = lane.statement.chunk.span
+        raise DiagnosticError(
+            [
+                Diagnostic(
+                    code="RS607",
+                    message="the blocks that this transfer names change their shape from step to step",
+                    primary=Label(span=span) if span else None,
+                    help="write one transfer for each shape",
+                )
+            ]
+        )
+    grid: tuple[int, ...] = lanes.flat.promise.dims[depths.pop() :]
+    if pieces > 1:
+        grid = (pieces, *grid)
+    base = min(s.value for s in landed)
+    if lane.width is not None:
+        grid = (max(s.value for s in landed) - base + 1, *grid)
+    rows = 1 + max(s.target.use for s in landed if isinstance(s.target, Slot))
+    return _Draft(lane=lane, grid=grid, pieces=pieces, uniform=uniform, rows=rows, base=base)
+
+
+def _use(lanes: Lanes, lane: Lane, step: int) -> Use:
+    return next(u for u in lanes.uses[step] if u.lane == lane.number)
+
+
+def _freed(lanes: Lanes, places: Places, drafts: list[_Draft]) -> dict[tuple[int, int], int]:
+    """The step in which each use's resource can be given back: one after the last send from it, or when processed."""
+    freed: dict[tuple[int, int], int] = {}
+    for draft in drafts:
+        lane = draft.lane
+        for number, step in enumerate(lane.steps):
+            moment = places.processed[lane.number, step][0]
+            reads = [k for _, k in places.read.get((lane.number, number), ())]
+            freed[lane.number, number] = max([moment, *(k + 1 for k in reads)])
+    for (lane_number, step), arrived in places.arrived.items():  # a slot may also be read as the term of a later sum
+        moment = places.processed[lane_number, step][0]
+        for group in arrived.values():
+            for item in group:
+                if isinstance(item.term, Slot):
+                    key = item.term.lane, item.term.use
+                    freed[key] = max(freed[key], moment)
+    return freed
+
+
+def _least(draft: _Draft, freed: dict[tuple[int, int], int]) -> int:
+    """The fewest resources with which no rank waits for a credit that can only come later."""
+    steps = draft.lane.steps
+    for keep in range(1, len(steps)):
+        if all(freed[draft.lane.number, u] <= steps[u + keep] for u in range(len(steps) - keep)):
+            return keep
+    return len(steps)
+
+
+def _keep(
+    lanes: Lanes,
+    draft: _Draft,
+    freed: dict[tuple[int, int], int],
+    wishes: Lowering,
+    budget: int,
+    decisions: list[Decision],
+) -> int:
+    uses = len(draft.lane.steps)
+    wish = wishes.slots if draft.grid is not None else None
+    wish = wishes.semaphores if wish is None else wish
+    if wish is not None:
+        return min(wish, uses)
+    plenty = min(DEDICATED_SEMAPHORES, budget - 8)
+    if draft.grid is not None:
+        promise = lanes.flat.promise
+        operands = math.prod(promise.input_shape()) + math.prod(promise.output_shape())
+        plenty = min(DEDICATED_SLOTS, SLOT_MEMORY * operands // math.prod(draft.grid))
+    if uses <= plenty:
+        return uses
+    if draft.uniform:
+        return min(uses, max(RECYCLED_SLOTS, _least(draft, freed)))
+    if uses <= budget:
+        return uses
+    span = draft.lane.statement.span
+    raise DiagnosticError(
+        [
+            Diagnostic(
+                code="RS607",
+                message=f"this transfer needs {uses} receive semaphores, and {budget} of {SEMAPHORE_BUDGET} are left",
+                primary=Label(span=span) if span else None,
+                help="only some ranks take part in each step, so semaphores cannot be recycled: use fewer steps",
+            )
+        ]
+    )
+
+
+def _credits(lanes: Lanes, draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> bool:
+    """Credits where they help: with fewer resources than `_least` a ring would wait for itself."""
+    return keep < len(draft.lane.steps) and draft.uniform and keep >= _least(draft, freed)
+
+
+def _drained(lanes: Lanes, places: Places, drafts: list[_Draft], credits: list[bool]) -> set[int]:
+    """Lanes whose sends read from slots that are given back: each send is waited for on its own."""
+    found = set()
+    for draft, credit in zip(drafts, credits, strict=True):
+        if not credit or draft.grid is None:
+            continue
+        for number in range(len(draft.lane.steps)):
+            found.update(lane for lane, _ in places.read.get((draft.lane.number, number), ()))
+    return found
+
+
+def _explained(plan: LanePlan, wishes: Lowering) -> Decision:
+    uses = len(plan.lane.steps)
+    what = "receive slots" if plan.grid is not None else "receive semaphores"
+    choice = f"{plan.keep} {what} for {uses} uses" + (", with credits" if plan.credits else "")
+    if (wishes.slots if plan.grid is not None else wishes.semaphores) is not None:
+        reason = "asked for by the schedule's `lowering:`"
+    elif plan.keep == uses and plan.grid is None:
+        reason = "each chunk lands in its final place, which is written once; one semaphore a use needs no credits"
+    elif plan.keep == uses:
+        reason = "a partial sum waits there to be added to and sent on; one slot a use needs no credits"
+    else:
+        reason = (
+            "used round robin; the receiver returns a credit when one is free, so code and memory do not grow with N"
+        )
+    return Decision(subject=f"transfer {plan.lane.number}", choice=choice, reason=reason)

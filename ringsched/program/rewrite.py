@@ -1,0 +1,92 @@
+"""Instruction → instruction: expressions inside replaced, the rest kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from ringsched.expr import Expr
+from ringsched.program.program import (
+    Add,
+    Copy,
+    Instruction,
+    Loop,
+    Region,
+    SemaphoreRef,
+    Send,
+    Signal,
+    Wait,
+    WaitDma,
+    When,
+    Zero,
+)
+
+Change = Callable[[Expr], Expr]
+
+
+def rewrite(instruction: Instruction, change: Change) -> Instruction:
+    """`instruction` with `change` applied to each of its expressions, nested bodies included."""
+    match instruction:
+        case Send():
+            return replace(
+                instruction,
+                source=_region(instruction.source, change),
+                target=_region(instruction.target, change),
+                peer=tuple(change(e) for e in instruction.peer),
+                sent=_semaphore(instruction.sent, change),
+                received=_semaphore(instruction.received, change),
+            )
+        case Copy():
+            return replace(
+                instruction,
+                source=_region(instruction.source, change),
+                target=_region(instruction.target, change),
+                done=_semaphore(instruction.done, change),
+            )
+        case WaitDma():
+            return replace(
+                instruction,
+                semaphore=_semaphore(instruction.semaphore, change),
+                region=_region(instruction.region, change),
+            )
+        case Signal():
+            return replace(
+                instruction,
+                semaphore=_semaphore(instruction.semaphore, change),
+                peer=tuple(change(e) for e in instruction.peer),
+            )
+        case Wait():
+            return replace(instruction, semaphore=_semaphore(instruction.semaphore, change))
+        case Add():
+            return replace(
+                instruction,
+                target=_region(instruction.target, change),
+                left=_region(instruction.left, change),
+                right=_region(instruction.right, change),
+            )
+        case Zero():
+            return replace(instruction, target=_region(instruction.target, change))
+        case Loop():
+            return replace(
+                instruction,
+                first=change(instruction.first),
+                last=change(instruction.last),
+                body=tuple(rewrite(i, change) for i in instruction.body),
+            )
+        case When():
+            return replace(
+                instruction,
+                conditions=tuple(change(e) for e in instruction.conditions),
+                body=tuple(rewrite(i, change) for i in instruction.body),
+            )
+        case _:
+            assert_never(instruction)
+
+
+def _region(region: Region, change: Change) -> Region:
+    return Region(buffer=region.buffer, index=tuple(change(e) for e in region.index))
+
+
+def _semaphore(semaphore: SemaphoreRef, change: Change) -> SemaphoreRef:
+    return SemaphoreRef(semaphore=semaphore.semaphore, index=change(semaphore.index))

@@ -1,0 +1,175 @@
+"""The Schedule: which chunk moves to which neighbour at which step, copied or reduced.
+
+    schedule   ::= name collective topology params chunks steps lowering
+    collective ::= kind [root | permutation]
+    item       ::= step | loop | use | beside          items run one after the other
+    step       ::= transfer …                          transfers of one step are concurrent
+    loop       ::= for VAR in FIRST .. LAST: item …    both ends included
+    use        ::= another Schedule, on a part of the chunks
+    beside     ::= use …                               the n-th steps of all of them form one step
+    transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
+
+No buffers and no semaphores. Nodes are immutable, carry their place in the file and compare without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ringsched.diagnostics import Span
+from ringsched.expr import Expr
+
+CollectiveKind = Literal[
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+]
+TopologyKind = Literal["ring", "line", "mesh", "torus", "links"]
+Op = Literal["copy", "reduce"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A range of one chunk dimension, half open as in Python; None stands for the dimension's end."""
+
+    start: Expr | None = None
+    stop: Expr | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRef:
+    """`chunk[i, j, a:b]`; dimensions that are left out are taken whole."""
+
+    index: tuple[Expr | Slice, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """`VAR in FIRST .. LAST`, both included; empty when LAST < FIRST."""
+
+    var: str
+    first: Expr
+    last: Expr
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A rank: one expression (ring, line, links: the rank itself), or one for each coordinate."""
+
+    coordinates: tuple[Expr, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One rank sends a chunk (or, with `each`, several at once) to another."""
+
+    chunk: ChunkRef
+    to: Rank
+    op: Op = "copy"
+    when: tuple[Expr, ...] = ()
+    each: Range | None = None
+    sender: Rank | None = None  # `from:`; None: every rank sends
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    transfers: tuple[Transfer, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    range: Range
+    body: tuple[Item, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """`use: FILE`, with parameters set by `with:` (evaluated outside) and chunks mapped by `on:`.
+
+    `on` is a chunk reference of the outer schedule: the dimensions that it takes whole or as a slice are those of the
+    inner schedule, in order. None: the chunk spaces are the same.
+    """
+
+    path: str  # as written
+    schedule: Schedule
+    arguments: tuple[tuple[str, Expr], ...] = ()
+    on: ChunkRef | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    uses: tuple[Use, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+Item = Step | Loop | Use | Beside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """`root` for broadcast, reduce, gather, scatter (default 0); `permutation` of `r` for permute."""
+
+    kind: CollectiveKind
+    root: Expr | None = None
+    permutation: Expr | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologySpec:
+    """`{ring: N}`, `{line: N}`, `{mesh: [X, Y]}`, `{torus: [X, Y, Z]}`, `{links: [[0, 1], …]}` (both ways)."""
+
+    kind: TopologyKind
+    sides: tuple[Expr, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowering:
+    """What an expert asks for; None leaves the decision to the compiler."""
+
+    slots: int | None = None  # receive slots of each transfer that needs slots
+    semaphores: int | None = None  # receive semaphores of each transfer
+    memory: Literal["vmem", "hbm"] | None = None
+    unroll: bool | None = None
+    barrier: Literal["writers", "none"] | None = None
+    spans: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    name: str
+    value: int
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    name: str
+    collective: Collective
+    topology: TopologySpec
+    parameters: tuple[Parameter, ...]
+    chunks: tuple[Expr, ...]
+    items: tuple[Item, ...]
+    lowering: Lowering = Lowering()
+    description: str = field(default="", compare=False)
+    path: str = field(default="", compare=False)
+    span: Span | None = field(default=None, compare=False)
+    steps_span: Span | None = field(default=None, compare=False)
+    chunks_span: Span | None = field(default=None, compare=False)

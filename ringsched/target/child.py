@@ -1,0 +1,76 @@
+"""The process in which the TPU compiler runs: `python -m ringsched.target.child DIRECTORY`.
+
+request.json in the directory → result.json there. A process of its own, since libtpu reads its settings from the
+environment once, prints noise, and ends the process where it meets a fault of its own.
+"""
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ringsched.target.ring import ring_order
+
+
+def main(directory: Path) -> None:
+    """Compiles what the request names; the result says how long it took, or why it did not compile."""
+    request = json.loads((directory / "request.json").read_text())
+    result: dict[str, float | str]
+    try:
+        result = {"compile_seconds": compile_kernel(directory / "kernel.py", request)}
+    # Tracing runs the kernel's own code and the compiler raises whatever it likes. All of it is the answer.
+    except Exception as error:
+        result = {"rejected": f"{type(error).__name__}: {error}"}
+    partial = directory / "result.json.partial"
+    partial.write_text(json.dumps(result))
+    partial.rename(directory / "result.json")
+
+
+def compile_kernel(source: Path, request: dict[str, Any]) -> float:
+    """Returns the seconds that tracing, lowering and compiling took, without the start of JAX and libtpu."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=request["target"]).devices
+    ranks = request["ranks"]
+    order = ring_order([(*device.coords, getattr(device, "core_on_chip", 0)) for device in devices], ranks)
+    mesh = Mesh(np.array([devices[index] for index in order]), ("i",))
+    function = getattr(load_module(source), request["function"])
+
+    def kernel(*arguments: jax.Array) -> Any:
+        return function(*arguments, axis_name="i", interpret=False)
+
+    split = PartitionSpec("i")
+    operands = [
+        jax.ShapeDtypeStruct(
+            (ranks * operand["shape"][0], *operand["shape"][1:]),
+            jnp.dtype(operand["dtype"]),
+            sharding=NamedSharding(mesh, split),
+        )
+        for operand in request["operands"]
+    ]
+    start = time.perf_counter()
+    mapped = jax.shard_map(kernel, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    jax.jit(mapped).lower(*operands).compile()
+    return time.perf_counter() - start
+
+
+def load_module(source: Path) -> ModuleType:
+    """Returns the module in a source file."""
+    spec = importlib.util.spec_from_file_location(source.stem, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source.name} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[source.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,239 @@
+"""Program → the values it computes, by one symbolic execution.
+
+A Program without races computes the same on every interleaving, so one execution decides what it computes. A unit holds a
+sum of terms; a term is a chunk and a mask of the ranks that contributed to it. Whatever is not initialised, a term counted twice
+or a sum over different chunks is a value of its own that satisfies no promise.
+
+In a symmetric execution ranks and rotating chunk dimensions are relative to the rank whose memory it is; a value that
+travels is renumbered.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from ringsched.collectives import OWNED, Chunk, Promise
+from ringsched.program.expand import Expansion
+from ringsched.program.trace import Compute, Dma, Enter, Execution, Exit, Op, Signal, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What rank set `mask` contributed to `chunk`."""
+
+    chunk: Chunk
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meaningless:
+    """Uninitialised memory, a term counted twice, or a sum of different chunks."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroValue:
+    """Filled by the kernel; no chunk is promised there."""
+
+
+Value = Term | Meaningless | ZeroValue
+UNSET = Meaningless("memory that was never written")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongValue:
+    """A unit of the result that does not hold what the collective promises (ranks, chunks as in the execution)."""
+
+    rank: int
+    chunk: Chunk
+    found: Value
+    wanted: int
+
+
+class NotComparable(Exception):
+    """The symmetry of the Program is not that of the collective; ask with a full execution."""
+
+
+def check_values(expansion: Expansion, promise: Promise) -> tuple[WrongValue, ...]:
+    """What the Program leaves in the result, against the promise. The execution must be free of races and deadlock."""
+    execution = expansion.execution
+    machine = _Machine(execution, promise, _chunk_axes(expansion, promise))
+    machine.run()
+    wrong = []
+    for rank in range(len(execution.traces)):
+        for chunk in promise.chunks():
+            wanted = promise.promised(rank, chunk)
+            if not wanted:
+                continue
+            found = machine.memory[rank]["o"][_flat(chunk, promise.output_positions(), promise.dims)]
+            if found != Term(chunk, wanted):
+                wrong.append(WrongValue(rank=rank, chunk=chunk, found=found, wanted=wanted))
+    return tuple(wrong)
+
+
+def _flat(chunk: Chunk, positions: tuple[int, ...], dims: tuple[int, ...]) -> int:
+    number = 0
+    for position in positions:
+        number = number * dims[position] + chunk[position]
+    return number
+
+
+def _chunk_axes(expansion: Expansion, promise: Promise) -> tuple[int | None, ...]:
+    """The coordinate that each chunk dimension rotates with, from how the Program indexes operand and result."""
+    dims: list[int | None] = [None] * len(promise.dims)
+    if not expansion.execution.symmetric:
+        return tuple(dims)
+    owned = OWNED[promise.kind] * promise.group
+    if promise.group not in (0, len(promise.topology.sides)):
+        raise NotComparable
+    for position in range(owned):
+        dims[position] = position % promise.group
+    for name, positions in (("x", promise.input_positions()), ("o", promise.output_positions())):
+        for position, axis in zip(positions, expansion.axes[name], strict=True):
+            if position < owned and axis not in (None, dims[position]):
+                raise NotComparable
+            if position >= owned and axis is not None:
+                if dims[position] not in (None, axis):
+                    raise NotComparable
+                dims[position] = axis
+    _check_fixed(expansion, promise, dims)
+    if promise.kind in ("broadcast", "reduce", "gather", "scatter"):
+        raise NotComparable
+    return tuple(dims)
+
+
+def _check_fixed(expansion: Expansion, promise: Promise, dims: list[int | None]) -> None:
+    """A dimension that rotates in one buffer must not be indexed by numbers in the other."""
+    for name, positions in (("x", promise.input_positions()), ("o", promise.output_positions())):
+        for d, position in enumerate(positions):
+            if dims[position] is not None and (name, d) in expansion.fixed and promise.dims[position] > 1:
+                raise NotComparable
+
+
+class _Machine:
+    """Runs the traces; a DMA moves its data when it starts."""
+
+    def __init__(self, execution: Execution, promise: Promise, axes: tuple[int | None, ...]) -> None:
+        self.execution = execution
+        self.promise = promise
+        self.axes = axes
+        self.sides = execution.sides
+        self.memory: list[dict[str, list[Value]]] = []
+        self.counts: list[dict[tuple[str, int], int]] = []
+        for rank in range(len(execution.traces)):
+            memory: dict[str, list[Value]] = {name: [UNSET] * units for name, units in execution.capacity}
+            memory["x"] = self._operand(rank, len(memory["x"]))
+            self.memory.append(memory)
+            self.counts.append({})
+
+    def _operand(self, rank: int, units: int) -> list[Value]:
+        """All units of the operand: every chunk whose indices beyond the operand's are the rank's own."""
+        promise = self.promise
+        values: list[Value] = [UNSET] * units
+        positions = promise.input_positions()
+        place = promise.topology.at(rank)
+        own = [position for position in range(len(promise.dims)) if position not in positions]
+        fixed = dict(zip(own, place if promise.group == len(place) else (rank,), strict=True)) if own else {}
+        for index in itertools.product(*(range(promise.dims[p]) for p in positions)):
+            chunk = [0] * len(promise.dims)
+            for position, value in (*fixed.items(), *zip(positions, index, strict=True)):
+                chunk[position] = value
+            values[_flat(tuple(chunk), positions, promise.dims)] = Term(tuple(chunk), 1 << rank)
+        return values
+
+    def run(self) -> None:
+        place = [0] * len(self.execution.traces)
+        moved = True
+        while moved:
+            moved = False
+            for rank, trace in enumerate(self.execution.traces):
+                while place[rank] < len(trace) and self._step(rank, trace[place[rank]]):
+                    place[rank] += 1
+                    moved = True
+
+    def _step(self, rank: int, op: Op) -> bool:
+        """Executes one instruction; False where it has to wait."""
+        match op:
+            case Wait():
+                count = self.counts[rank].get(op.semaphore, 0)
+                if count < op.amount:
+                    return False
+                self.counts[rank][op.semaphore] = count - op.amount
+            case Signal():
+                self._count(rank, op.rank, op.semaphore, op.amount)
+            case Dma():
+                values = self.memory[rank][op.source.buffer][op.source.start : op.source.stop]
+                if self.execution.symmetric and op.rank:
+                    values = [self._moved(v, op.rank) for v in values]
+                target = 0 if self.execution.symmetric else op.rank
+                self.memory[target][op.target.buffer][op.target.start : op.target.stop] = values
+                if op.sent is not None:
+                    self._count(rank, rank, op.sent, op.amount)
+                if op.received is not None:
+                    self._count(rank, op.rank, op.received, op.amount)
+            case Compute():
+                self._compute(rank, op)
+            case Enter():
+                for block in op.blocks:
+                    self.memory[rank][block.buffer][block.start : block.stop] = [UNSET] * block.units
+            case Exit():
+                pass
+        return True
+
+    def _count(self, rank: int, target: int, key: tuple[str, int], amount: int) -> None:
+        counts = self.counts[0 if self.execution.symmetric else target]
+        counts[key] = counts.get(key, 0) + amount
+
+    def _compute(self, rank: int, op: Compute) -> None:
+        if op.target is None:
+            return
+        memory = self.memory[rank]
+        sources = [memory[b.buffer][b.start : b.stop] for b in op.sources]
+        values: list[Value]
+        match op.op:
+            case "add":
+                values = [_sum(a, b) for a, b in zip(*sources, strict=True)]
+            case "copy":
+                values = list(sources[0])
+            case "zero":
+                values = [ZeroValue()] * op.target.units
+        memory[op.target.buffer][op.target.start : op.target.stop] = values
+
+    def _moved(self, value: Value, hop: int) -> Value:
+        """A value as the rank at displacement `hop` numbers it."""
+        if not isinstance(value, Term):
+            return value
+        place = self.promise.topology.at(hop)
+        chunk = tuple(
+            index if axis is None else (index - place[axis]) % self.promise.dims[d]
+            for d, (index, axis) in enumerate(zip(value.chunk, self.axes, strict=True))
+        )
+        return Term(chunk, _rotated(value.mask, hop, place, self.sides))
+
+
+def _sum(a: Value, b: Value) -> Value:
+    if not isinstance(a, Term) or not isinstance(b, Term):
+        return a if isinstance(a, Meaningless) else b if isinstance(b, Meaningless) else Meaningless("a sum with zero")
+    if a.chunk != b.chunk:
+        return Meaningless(f"a sum of chunks {a.chunk} and {b.chunk}")
+    if a.mask & b.mask:
+        return Meaningless(f"a term of chunk {a.chunk} counted twice")
+    return Term(a.chunk, a.mask | b.mask)
+
+
+def _rotated(mask: int, hop: int, place: tuple[int, ...], sides: tuple[int, ...]) -> int:
+    """Bit k stands for displacement k: seen from `hop` on, it is k − hop along each coordinate."""
+    if len(sides) == 1:
+        side = sides[0]
+        return (mask >> hop) | ((mask & ((1 << hop) - 1)) << (side - hop))
+    found, number = 0, 0
+    for old in itertools.product(*(range(side) for side in sides)):
+        if mask >> number & 1:
+            new = 0
+            for coordinate, by, side in zip(old, place, sides, strict=True):
+                new = new * side + (coordinate - by) % side
+            found |= 1 << new
+        number += 1
+    return found
