@@ -333,7 +333,7 @@ def _show(expr: Expr) -> tuple[str, int]:
             level = _PRECEDENCE[expr.op]
             return f"{_wrap(expr.left, level)} {expr.op} {_wrap(expr.right, level + 1)}", level
         case Compare():
-            level = _PRECEDENCE["cmp"] + 1
+            level = _PRECEDENCE["+"]  # (r ^ 1) < N: readers of C would take the bare form for r ^ (1 < N)
             rest = "".join(f" {op} {_wrap(e, level)}" for op, e in expr.rest)
             return _wrap(expr.first, level) + rest, _PRECEDENCE["cmp"]
         case Extremum():

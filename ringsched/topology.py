@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import networkx
 
 MAX_RANKS = 1 << 16
+COORDINATES = ("x", "y", "z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Topology:
 
     @property
     def coordinates(self) -> tuple[str, ...]:
-        return ("x", "y", "z")[: len(self.sides)] if self.kind in ("mesh", "torus") else ("r",)
+        return COORDINATES[: len(self.sides)] if self.kind in ("mesh", "torus") else ("r",)
 
     @property
     def ranks(self) -> int:
@@ -114,6 +115,9 @@ def topology_of(schedule: Schedule, env: dict[str, int]) -> Topology:
     if spec.kind == "links":
         pairs = frozenset((min(a, b), max(a, b)) for a, b in spec.links)
         return _linked(pairs, spec.span)
+    if not 1 <= len(spec.sides) <= len(COORDINATES):
+        problem = f"a {spec.kind} has 1 to {len(COORDINATES)} sides, not {len(spec.sides)}"
+        raise DiagnosticError([_bad_size(problem, spec.span, env)])
     sides = []
     for expr in spec.sides:
         try:

@@ -71,7 +71,7 @@ class Emitter:
                 self._release(use, step)
                 self._credit(use)
                 self._sends(use)
-            self._close()
+            self._close(self._label(uses))
             if step == 0:
                 self._local(early=True)
         if not steps:
@@ -83,7 +83,13 @@ class Emitter:
         self._drain()
         return self.codes
 
-    def _close(self) -> None:
+    def _label(self, uses: tuple[Use, ...]) -> str:
+        """The loop variables of a step, for the comments of an unrolled one."""
+        env = {name: value for use in uses for name, value in use.env.items() if name not in self.lanes.flat.env}
+        return ", ".join(f"{name} = {value}" for name, value in env.items())
+
+    def _close(self, label: str = "") -> None:
+        self.code.label = label
         if self.code.instructions:
             self.codes.append(self.code)
         self.code = StepCode()
@@ -206,7 +212,8 @@ class Emitter:
     def _start(self, use: Use, fact: Ranges) -> Iterable[Instruction]:
         lane = self.lanes.lanes[use.lane]
         plan = self.plan.lanes[use.lane]
-        note = f"send {show_chunk(lane.statement.chunk)} to {show_rank(lane.statement.to)}"
+        how = ", to be added" if lane.statement.op == "reduce" else ""
+        note = f"send {show_chunk(lane.statement.chunk)} to {show_rank(lane.statement.to)}{how}"
         for low, high, (piece, extra, source, target) in fact:
 
             def emit(
@@ -239,7 +246,7 @@ class Emitter:
     def _arrive(self, use: Use, fact: Ranges) -> Iterable[Instruction]:
         lane = self.lanes.lanes[use.lane]
         plan = self.plan.lanes[use.lane]
-        source = f"chunk {show_chunk(lane.statement.chunk)} of {self._source_text(use)}"
+        source = f"{show_chunk(lane.statement.chunk)} of {self._source_text(use)}"
         for low, high, (piece, extra, target, _, _) in fact:
 
             def wait(value: Expr | None, base: int, piece=piece, extra=extra, target=target) -> Iterable[Instruction]:  # type: ignore[no-untyped-def]

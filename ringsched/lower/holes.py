@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ringsched.expr import Compare, Expr, Int, Var, binary, substitute
-from ringsched.program.program import Instruction, Loop, When
+from ringsched.program.program import Instruction, Loop, Send, When
 from ringsched.program.rewrite import rewrite
 from ringsched.program.simplify import simplify
 
@@ -26,6 +26,7 @@ class StepCode:
     instructions: list[Instruction] = field(default_factory=list)
     values: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    label: str = ""  # the loop variables of the step, for its comments where it is not rolled up
 
     def hole(self, value: int, name: str = "") -> Expr:
         """An expression that stands for `value` in this step."""
@@ -44,7 +45,8 @@ def roll(steps: list[StepCode], *, loops: bool, below: Mapping[str, int]) -> tup
             body.append(_loop(steps, start, length, below))
         else:
             length = 1
-            body.extend(_filled(steps[start], [Int(value=v) for v in steps[start].values], below))
+            filled = _filled(steps[start], [Int(value=v) for v in steps[start].values], below)
+            body.extend(_labelled(instruction, steps[start].label) for instruction in filled)
         start += length
     return _merged(body)
 
@@ -89,6 +91,16 @@ def _filled(step: StepCode, values: list[Expr], below: Mapping[str, int]) -> lis
     env = {f"${i}": value for i, value in enumerate(values)}
     fill: Callable[[Expr], Expr] = lambda expr: simplify(substitute(expr, env), below)  # noqa: E731
     return [_pinned(rewrite(instruction, fill), below) for instruction in step.instructions]
+
+
+def _labelled(instruction: Instruction, label: str) -> Instruction:
+    match instruction:
+        case Send() if label:
+            return replace(instruction, note=f"{instruction.note}; {label}")
+        case Loop() | When():
+            return replace(instruction, body=tuple(_labelled(i, label) for i in instruction.body))
+        case _:
+            return instruction
 
 
 def _pinned(instruction: Instruction, below: Mapping[str, int]) -> Instruction:

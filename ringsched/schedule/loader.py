@@ -36,7 +36,7 @@ from ringsched.schedule.schedule import (
     Transfer,
     Use,
 )
-from ringsched.schedule.shape import check_shape
+from ringsched.schedule.shape import MAX_FINDINGS, check_shape, place
 from ringsched.schedule.tree import (
     MAX_BYTES,
     Mapping,
@@ -265,6 +265,8 @@ class _Reader:
         items = self._items(_as(Sequence, steps.value), scope)
         lowering = self._lowering()
         self._report_unknown()
+        self.found.diagnostics.sort(key=place)
+        del self.found.diagnostics[MAX_FINDINGS:]
         self.found.check()
         description = tree.entry("description")
         return Schedule(
@@ -519,10 +521,9 @@ class _Reader:
     # -- names ------------------------------------------------------------------------------------------------------
 
     def _resolve(self, expr: Expr, scope: _Scope) -> None:
-        for name in names(expr):
-            if name not in scope.names:
-                spans = [span for span in _occurrences(expr, name) if span]
-                self._unknown(name, spans, scope)
+        for name in sorted(names(expr) - set(scope.names)):
+            spans = [span for span in _occurrences(expr, name) if span]
+            self._unknown(name, spans, scope)
 
     def _unknown(self, name: str, spans: list[Span], scope: _Scope) -> None:
         if name in self.unknown:

@@ -23,9 +23,11 @@ from ringsched.schedule.vocabulary import (
     TOPOLOGIES,
     TRANSFER_KEYS,
     closest,
+    item_kind,
     listed,
 )
 
+MAX_FINDINGS = 100  # of one file; nobody reads more
 _EXAMPLES = {
     "schedule": "schedule: all_gather",
     "collective": "collective: all_gather",
@@ -73,7 +75,12 @@ _WANTED = {
 
 
 def check_shape(tree: Mapping) -> None:
-    """Raises `DiagnosticError` with every finding about keys, types and choices (RS110 … RS114)."""
+    """Raises `DiagnosticError` with every finding about keys, types and choices (RS110 … RS114).
+
+    A file that is plainly right is not put to pydantic, whose import takes longer than everything else in loading.
+    """
+    if plainly_right(plain(tree)):
+        return
     from pydantic import ValidationError
 
     from ringsched.schedule.surface import FileModel
@@ -82,18 +89,84 @@ def check_shape(tree: Mapping) -> None:
         FileModel.model_validate(plain(tree))
         found: list[Diagnostic] = []
     except ValidationError as error:
-        found = _translate(error.errors(include_url=False), tree)
+        found = _translate(error.errors(include_url=False)[:MAX_FINDINGS], tree)
     for key, choices in (("collective", COLLECTIVES), ("topology", TOPOLOGIES)):
         entry = tree.entry(key)
         if entry is not None and isinstance(entry.value, Mapping):
             found.extend(_check_single(key, entry.value, choices, found))
     if found:
-        raise DiagnosticError(sorted(found, key=_place))
+        raise DiagnosticError(sorted(found, key=place)[:MAX_FINDINGS])
 
 
-def _place(diagnostic: Diagnostic) -> tuple[int, int]:
+def plainly_right(data: object) -> bool:
+    """True only if the models accept `data` (a test compares the two); False says nothing."""
+    if not isinstance(data, dict) or not set(data) <= set(FILE_KEYS) or not isinstance(data.get("schedule"), str):
+        return False
+    collective, topology, chunks = data.get("collective"), data.get("topology"), data.get("chunks")
+    if isinstance(collective, dict):
+        if len(collective) != 1 or not all(k in (*ROOTED, "permute") and _written(v) for k, v in collective.items()):
+            return False
+    elif collective not in COLLECTIVES:
+        return False
+    if not isinstance(topology, dict) or len(topology) != 1:
+        return False
+    kind, sides = next(iter(topology.items()))
+    if not (_written(sides) if kind in ("ring", "line") else kind in ("mesh", "torus") and _list_of(sides, 3)):
+        return False  # links too: let the models judge
+    if not isinstance(data.get("description", ""), str) or "lowering" in data:
+        return False
+    parameters = data.get("params", {})
+    if not isinstance(parameters, dict) or not all(type(value) is int for value in parameters.values()):
+        return False
+    return _list_of(chunks, 8) and _items_right(data.get("steps"))
+
+
+def _written(value: object) -> bool:
+    return type(value) in (str, int)
+
+
+def _list_of(value: object, most: int) -> bool:
+    return isinstance(value, list) and 1 <= len(value) <= most and all(_written(item) for item in value)
+
+
+def _items_right(items: object) -> bool:
+    return isinstance(items, list) and all(_item_right(item) for item in items)
+
+
+def _item_right(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    if "for" in item:
+        return set(item) == {"for", "do"} and isinstance(item["for"], str) and _items_right(item["do"])
+    if "step" in item:
+        transfers = item["step"]
+        return (
+            len(item) == 1 and isinstance(transfers, list) and bool(transfers) and all(map(_transfer_right, transfers))
+        )
+    if "use" in item:
+        given = item.get("with", {})
+        texts = all(isinstance(item.get(key, ""), str) for key in ("use", "on"))
+        keys = set(item) <= set(ITEM_KEYS["<use>"])
+        return keys and texts and isinstance(given, dict) and all(map(_written, given.values()))
+    if "beside" in item:
+        uses = item["beside"]
+        some = isinstance(uses, list) and bool(uses)
+        return len(item) == 1 and some and all(item_kind(use) == "<use>" and _item_right(use) for use in uses)
+    return _transfer_right(item)
+
+
+def _transfer_right(item: object) -> bool:
+    if not isinstance(item, dict) or not {"send", "to"} <= set(item) <= set(TRANSFER_KEYS):
+        return False
+    texts = all(isinstance(item.get(key, ""), str) for key in ("send", "each"))
+    several = all(_written(item.get(key, "")) or _list_of(item.get(key), 1000) for key in ("to", "from", "when"))
+    return texts and several and item.get("op", "copy") in ("copy", "reduce")
+
+
+def place(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    """Sorts findings by where they are."""
     span = diagnostic.primary.span if diagnostic.primary else None
-    return (span.line, span.column) if span else (0, 0)
+    return (span.path, span.line, span.column) if span else ("", 0, 0)
 
 
 def _translate(errors: Errors[Any], tree: Mapping) -> list[Diagnostic]:

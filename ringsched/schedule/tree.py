@@ -16,6 +16,8 @@ from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 
 MAX_BYTES = 1 << 20
 MAX_NESTING = 50
+MAX_KEYS = 200
+MAX_NODES = 200_000
 
 Plain = None | bool | int | str | list["Plain"] | dict[str, "Plain"]
 
@@ -279,7 +281,14 @@ class _Builder:
 
         stack: list[tuple[Any, list[Tree]]] = []
         root: Tree | None = None
-        for event in events:
+        for count, event in enumerate(events):
+            if count > MAX_NODES:
+                raise fail(
+                    "RS104",
+                    f"{self.path} holds more than {MAX_NODES:,} values",
+                    None,
+                    help="write repeated steps with `for:`",
+                )
             span = self._span(event.start_mark, event.end_mark)
             node: Tree
             match event:
@@ -376,6 +385,8 @@ class _Builder:
             return node
         if not isinstance(node, Scalar):
             raise fail("RS112", "a key must be a single word", node.span, help="put quotes around a value in brackets")
+        if len(before) >= 2 * MAX_KEYS:
+            raise fail("RS118", f"a mapping of more than {MAX_KEYS} keys", node.span, help="split it up")
         for other in before[::2]:
             if isinstance(other, Scalar) and other.text.value == node.text.value:
                 diagnostic = Diagnostic(

@@ -23,12 +23,16 @@ from __future__ import annotations
 import numpy as np
 
 from ringsched.verify.machine import Array, Feed, Machine, Slot, WaitEvent
+from ringsched.verify.merge import Merge, worthwhile
 
 NEVER = 1 << 30
 
 
 class Clocks:
-    """`rows[k]`: for every rank, the last position that is guaranteed to be over once wait k − 1 has returned."""
+    """`rows[k]`: for every rank, the last position that is guaranteed to be over once wait k − 1 has returned.
+
+    Row 0 is the bottom, the start of the kernel; the row behind the last wait is the top.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -36,8 +40,11 @@ class Clocks:
         longest = max(machine.executed, default=0)
         dtype = np.int16 if longest < np.iinfo(np.int16).max else np.int32
         # Rows not yet computed are the top of the lattice: they hold up nothing that could do with less.
-        self.rows: Array = np.full((len(machine.waits) + 1, machine.geometry.ranks), np.iinfo(dtype).max, dtype)
+        self.rows: Array = np.full((len(machine.waits) + 2, machine.geometry.ranks), np.iinfo(dtype).max, dtype)
         self.rows[0] = -1
+        self.merges = {
+            slot: Merge(feed, self.geometry, self.rows) for slot, feed in machine.feeds.items() if worthwhile(feed)
+        }
         self._solve()
         self.first_wait = self._first_waits()
 
@@ -58,13 +65,15 @@ class Clocks:
         tick, stable = 0, False
         while not stable:
             stable = True
+            for merge in self.merges.values():
+                merge.restart()
             for index, (wait, plan, before) in enumerate(zip(waits, plans, previous, strict=True)):
                 tick += 1
                 if computed[index] >= 0:
                     latest = changed[plan[1]] if isinstance(plan, tuple) else changed[plan.row].max()
                     if computed[index] > max(latest, changed[before]):
                         continue
-                row = self._single(*plan) if isinstance(plan, tuple) else self._several(plan, wait.need)
+                row = self._single(*plan) if isinstance(plan, tuple) else self._several(plan, wait)
                 np.maximum(row, self.rows[before], out=row)
                 row[wait.thread] = wait.position
                 if computed[index] < 0 or not np.array_equal(row, self.rows[index + 1]):
@@ -86,12 +95,15 @@ class Clocks:
         clock[source] = position
         return clock
 
-    def _several(self, feed: Feed, need: int) -> Array:
-        """The need-th smallest clock, entry by entry, among units from several ranks.
+    def _several(self, feed: Feed, wait: WaitEvent) -> Array:
+        """The K-th smallest clock, entry by entry, among units from several ranks.
 
-        A unit with `need` units before it on its own rank cannot be it. Nor can one that has more units behind it there
+        A unit with K units before it on its own rank cannot be it. Nor can one that has more units behind it there
         than are to spare: it is among the smaller ones whatever the others are.
         """
+        if wait.slot in self.merges:
+            return self.merges[wait.slot].smallest(wait.need)
+        need = wait.need
         early = feed.upto - feed.units < need
         reached = np.maximum.reduceat(np.where(early, feed.upto, 0), feed.starts)
         spare = int(reached.sum()) - need

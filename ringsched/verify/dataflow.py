@@ -30,6 +30,7 @@ MAX_WORK = 60_000_000  # chunk moves
 TRIED_SIZES = 200  # smaller parameter values that are tried for the smallest counterexample
 LARGEST_TRIED = 24
 MAX_SHOWN = 10
+MAX_AFTER = 50_000  # moves that are looked at after the first problem
 
 
 def verify_dataflow(flat: FlatSchedule) -> tuple[Diagnostic, ...]:
@@ -86,13 +87,16 @@ def follow(mode: Mode) -> tuple[Diagnostic, ...]:
         return (_undecided(flat, f"{len(mode.ranks)} ranks with {chunks:,} chunks each"),)
     state = mode.initial()
     found: list[Diagnostic] = []
-    work = 0
+    work = after = 0
     for number in range(len(flat.steps)):
         moves = mode.step(number)
         work += sum(len(carried.sources) for carried in moves)
         if work > MAX_WORK:
             return (_undecided(flat, f"over {MAX_WORK:,} chunk moves"),)
-        # After a first problem the state means nothing: only the statements themselves are looked at further.
+        # After a first problem the state means nothing: only statements are looked at further, and not for long.
+        after += len(moves) if found or mode.diagnostics else 0
+        if after > MAX_AFTER:
+            break
         if not found and not mode.diagnostics:
             problems = advance(state, moves, chunks)
             found = [step_finding(mode, state, number, moves, problem) for problem in problems]

@@ -173,7 +173,7 @@ class Machine:
                 trace = self.traces[thread]
                 op = trace[position % len(trace)]
                 self.last_row[thread].append(row[thread])
-                if isinstance(op, Wait):
+                if isinstance(op, Wait) and op.amount > 0:
                     if not self._take(thread, op, taken):
                         self.last_row[thread].pop()
                         asleep[thread] = op

@@ -3,12 +3,16 @@
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from random_programs import expand, random_execution, random_symmetric
 
 from ringsched.program.trace import Dma
+from ringsched.verify import merge
+from ringsched.verify.clocks import Clocks
 from ringsched.verify.exhaustive import TooLargeError, explore
 from ringsched.verify.hazards import all_races, check_hazards
+from ringsched.verify.machine import Machine
 
 BATCHES, PROGRAMS = 8, 250
 MOST_STATES = 20_000
@@ -62,3 +66,20 @@ def test_symmetric_is_its_expansion() -> None:
         seen["race"] += bool(one.races)
         seen["torus"] += len(execution.sides) > 1
     assert min(seen.values()) >= 20, seen
+
+
+def test_merging_finds_the_same_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Merge` is meant for long runs; made to work on short ones, it changes nothing."""
+    merged = 0
+    for seed in range(600):
+        execution, calls = (random_symmetric if seed % 2 else random_execution)(random.Random(seed))
+        machine = Machine(execution, calls)
+        plain = Clocks(machine)
+        with monkeypatch.context() as patch:
+            patch.setattr(merge, "MANY_UNITS", 1)
+            other = Clocks(machine)
+        merged += bool(other.merges)
+        assert not plain.merges
+        assert np.array_equal(plain.rows, other.rows), f"seed {seed}"
+        assert plain.first_wait == other.first_wait, f"seed {seed}"
+    assert merged > 100

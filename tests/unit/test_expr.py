@@ -119,7 +119,7 @@ def test_folding_keeps_sums_in_one_form() -> None:
         "-a * b",
         "(a < b) < c",
         "a < b < c",
-        "(a ^ b) + c",
+        "(a ^ b) < c",
         "a ^ b << c + d * -e",
     ],
 )

@@ -332,5 +332,6 @@ def _strides(sides: tuple[int, ...]) -> list[int]:
     return strides
 
 
-def test_empty_traces() -> None:
+def test_nothing_to_do() -> None:
+    assert check_hazards(execution(2, lambda _: [Wait(semaphore=("credit", 0), amount=0)])).ok
     assert check_hazards(Execution(sides=(2,), symmetric=False, traces=((), ()))).ok

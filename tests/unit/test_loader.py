@@ -1,16 +1,21 @@
+import copy
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, exit_code
 from ringsched.expr import Int, Var, show
 from ringsched.schedule.loader import load, read_text, set_parameters, shipped_directory, shipped_names, sources
 from ringsched.schedule.schedule import Beside, Loop, Schedule, Step, Use
+from ringsched.schedule.shape import plainly_right
 from ringsched.schedule.surface import FileModel, json_schema
-from ringsched.schedule.tree import MAX_BYTES
+from ringsched.schedule.tree import MAX_BYTES, parse_tree, plain
+from ringsched.schedule.vocabulary import FILE_KEYS, TRANSFER_KEYS
 
 RING = """\
 schedule: all_gather
@@ -111,8 +116,6 @@ def test_byte_order_mark_and_line_ends() -> None:
 @pytest.mark.parametrize("seed", range(200))
 def test_mangled_files_give_diagnostics(seed: int) -> None:
     """Cutting, doubling and swapping characters never leads to another exception."""
-    import random
-
     random_ = random.Random(seed)
     text = RING
     for _ in range(random_.randint(1, 4)):
@@ -261,7 +264,7 @@ def test_use_relative_and_by_name(tmp_path: Path) -> None:
     assert use.path == "parts/inner.yaml" and use.schedule.name == "all_gather"
     assert [(name, show(e)) for name, e in use.arguments] == [("N", "N"), ("K", "M + 1")]
     assert use.on is not None and len(use.on.index) == 2
-    assert [dict((n, show(e)) for n, e in u.arguments) for u in beside.uses] == [{"N": "N"}, {"N": "M"}]
+    assert [{n: show(e) for n, e in u.arguments} for u in beside.uses] == [{"N": "N"}, {"N": "M"}]
     assert beside.uses[0].schedule is beside.uses[1].schedule  # read once
 
 
@@ -323,7 +326,7 @@ def test_scopes() -> None:
     assert load("f.yaml", each)
     assert codes(each.replace("from: s", "from: d")) == [("RS202", 13, 15)]
     assert codes(each.replace("1 .. s", "1 .. r")) == [("RS202", 11, 25)]
-    assert codes(each.replace("d in 1", "s in 1")) == [("RS212", 11, 15), ("RS202", 10, 17)]
+    assert codes(each.replace("d in 1", "s in 1")) == [("RS202", 10, 17), ("RS212", 11, 15)]
     after = RING + "  - send: chunk[s]\n    to: r + 1\n"  # the loop is over
     assert codes(after) == [("RS202", 11, 17)]
     assert codes(RING.replace("chunks: [N]", "chunks: [r]")) == [("RS202", 5, 10)]
@@ -358,3 +361,82 @@ def test_json_schema_names_every_key() -> None:
     text = str(schema)
     for key in ("'for'", "'with'", "'from'", "'send'", "'beside'", "'slots'"):
         assert key in text
+
+
+# -- the short cut past pydantic ---------------------------------------------------------------------------------------
+
+
+def accepted(data: object) -> bool:
+    try:
+        FileModel.model_validate(data)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_what_is_plainly_right_is_right() -> None:
+    """Random damage to good data: whatever the short cut lets pass, the models let pass."""
+    random_ = random.Random(1)
+    values = [None, True, 1, "r", [], {}, ["r"], {"r": 1}, [None], [[0, 1]], {"send": "chunk", "to": 1}, {"use": "a"}]
+    keys = [
+        *TRANSFER_KEYS,
+        "step",
+        "for",
+        "do",
+        "use",
+        "with",
+        "on",
+        "beside",
+        *FILE_KEYS,
+        "ring",
+        "mesh",
+        "reduce",
+        "q",
+    ]
+    passed = 0
+    good = [plain(parse_tree(text, "f")) for text in (RING, BODY, OUTER + USES)]
+    for _ in range(4000):
+        data = copy.deepcopy(random_.choice(good))
+        for _ in range(random_.randint(1, 3)):
+            damage(data, random_, values, keys)
+        if plainly_right(data):
+            passed += 1
+            assert accepted(data), data
+    assert passed > 100
+
+
+USES = """\
+  - use: a
+    with: {N: M + 1}
+    on: chunk[:, 0]
+  - beside:
+      - use: near
+      - use: near
+        with: {N: M}
+"""
+
+
+def damage(data: object, random_: random.Random, values: list[object], keys: list[str]) -> None:
+    """Changes, removes or adds one thing somewhere in `data`."""
+    places: list[dict[str, object] | list[object]] = []
+
+    def visit(node: object) -> None:
+        if isinstance(node, dict | list):
+            places.append(node)
+            for child in node.values() if isinstance(node, dict) else node:
+                visit(child)
+
+    visit(data)
+    place = random_.choice(places)
+    value = copy.deepcopy(random_.choice(values))
+    if isinstance(place, list):
+        place.insert(random_.randint(0, len(place)), value)
+    elif random_.random() < 0.3 and place:
+        del place[random_.choice(list(place))]
+    else:
+        place[random_.choice([*place, *keys])] = value
+
+
+@pytest.mark.parametrize("text", [RING, BODY, OUTER + USES], ids=["ring", "body", "uses"])
+def test_good_files_take_the_short_cut(text: str) -> None:
+    assert plainly_right(plain(parse_tree(text, "f")))

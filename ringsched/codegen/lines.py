@@ -1,0 +1,41 @@
+"""Python text that a formatter would leave alone, at 88 columns and at wider ones.
+
+A call that does not fit its line has one argument a line and a trailing comma: that form is stable at any width.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+WIDTH = 88
+
+
+def call(head: str, arguments: Iterable[str], indent: int, tail: str = ")") -> Iterator[str]:
+    """`head(argument, …)` on one line where it fits; `head` ends in the opening bracket."""
+    arguments = list(arguments)
+    pad = " " * indent
+    line = f"{pad}{head}{', '.join(arguments)}{tail}"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    yield pad + head
+    for argument in arguments:
+        yield f"{pad}    {argument},"
+    yield pad + tail
+
+
+def comment(text: str, indent: int) -> Iterator[str]:
+    """A comment, wrapped."""
+    pad = " " * indent + "# "
+    yield from textwrap.wrap(text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)
+
+
+def paragraph(text: str, indent: int = 0) -> Iterator[str]:
+    """Prose of a docstring, wrapped; blank lines and indented lines stay."""
+    for line in text.split("\n"):
+        pad = " " * indent
+        if not line or line.startswith(" "):
+            yield (pad + line).rstrip()
+        else:
+            yield from textwrap.wrap(line, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)

@@ -1,0 +1,155 @@
+"""Programs → the text of a kernel module that imports only jax.
+
+header      which schedule, which parameters, what was proven
+function    for use inside shard_map, and one that does the shard_map itself
+forward     pack, run the kernel, unpack; likewise for the transpose
+kernel      one function for each Program
+fixed part  the text of `template.py` after its marker, the same in all modules
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringsched.codegen import shapes
+from ringsched.codegen.kernel import SIDE_NAMES, kernel_lines
+from ringsched.codegen.lines import paragraph
+from ringsched.collectives import Promise
+from ringsched.program.printer import peer_text
+from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
+
+IMPORTS = """\
+import math
+import os
+import zlib
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A Program and the promise that it keeps."""
+
+    program: Program
+    promise: Promise
+    memory: str | None = None
+
+
+def module_text(
+    forward: Kernel, backward: Kernel | None, *, name: str, heading: str, facts: list[tuple[str, str]], debug: bool
+) -> str:
+    """The module. `backward` is the transpose, None: gradients go through `jax.lax`; `facts` go into the header."""
+    shape = shapes.of(forward.promise, name)
+    lines: list[str] = ['"""' + heading, ""]
+    width = max(len(key) for key, _ in facts)
+    for key, value in facts:
+        first, *rest = paragraph(value) if len(value) > 60 else [value]
+        lines.append(f"{key:<{width}}  {first}")
+        lines.extend(f"{'':<{width}}  {line}" for line in rest)
+    lines += ["", f'Inside jax.shard_map: y = {name}(x, axis_name="i")', '"""', "", *IMPORTS.splitlines(), ""]
+    lines += _sides(forward.program)
+    lines += ["", "", *shape.public(), "", "", *shape.sharded()]
+    lines += ["", "", *shape.forward("_forward", "_kernel", "_SPEC", forward.promise)]
+    lines += ["", "", *_spec("_SPEC", forward)]
+    lines += ["", "", *kernel_lines(forward.program, "_kernel", _doc(forward), debug=debug)]
+    if backward is None:
+        lines += ["", "", *shape.lax_transpose()]
+    else:
+        lines += ["", "", *shape.transpose(backward.promise)]
+        lines += ["", "", *_spec("_TRANSPOSE_SPEC", backward)]
+        lines += ["", "", *kernel_lines(backward.program, "_transpose_kernel", _doc(backward), debug=debug)]
+    return _spaced(lines) + "\n\n" + fixed_part()
+
+
+def fixed_part() -> str:
+    text = importlib.resources.files("ringsched.codegen").joinpath("template.py").read_text(encoding="utf-8")
+    return text.split("# ==== marker ====\n", 1)[1]
+
+
+def _doc(kernel: Kernel) -> str:
+    kind = kernel.promise.kind.replace("_", "-")
+    return f"The {kind}, as one rank runs it; a unit of a reference is a chunk."
+
+
+def _sides(program: Program) -> list[str]:
+    if len(program.sides) == 1:
+        return [f"N = {program.sides[0]}  # ranks", "SIDES = (N,)"]
+    names = ", ".join(SIDE_NAMES[: len(program.sides)])
+    sides = ", ".join(map(str, program.sides))
+    product = " * ".join(SIDE_NAMES[: len(program.sides)])
+    return [f"{names} = {sides}  # sides", f"SIDES = ({names})", f"N = {product}  # ranks"]
+
+
+def _spec(name: str, kernel: Kernel) -> Iterator[str]:
+    """What `_Call.launch` has to know of a Program."""
+    program = kernel.program
+    buffers = {b.space: b for b in program.buffers}
+    scratch = [b for b in program.buffers if b.space == "scratch"]
+    yield f"{name} = {{"
+    yield f'    "operand": {_grid(buffers["input"].shape)},'
+    yield f'    "result": {_grid(buffers["output"].shape)},'
+    yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
+    yield '    "semaphores": ['
+    for semaphore in program.semaphores:
+        if semaphore.kind != "barrier":
+            kind = f"pltpu.SemaphoreType.{semaphore.kind.upper()}"
+            yield f"        {kind}{f'(({semaphore.count},))' if semaphore.count > 1 else ''},  # {semaphore.name}"
+    yield "    ],"
+    pattern = barrier_pattern(program)
+    yield f'    "barrier": {repr(pattern).replace(chr(39), chr(34)) if pattern else None},'
+    memory = f'"{kernel.memory}"' if kernel.memory else None
+    yield f'    "memory": {memory},'
+    yield "}"
+
+
+def _grid(shape: tuple[int, ...]) -> str:
+    return repr(shape)
+
+
+def barrier_pattern(program: Program) -> str:
+    """Who signals whom at the start, as text: kernels with the same pattern may share a barrier semaphore."""
+    return "; ".join(_patterns(program.body, ""))
+
+
+def _patterns(body: tuple[Instruction, ...], where: str) -> Iterator[str]:
+    from ringsched.expr import show
+
+    for i in body:
+        match i:
+            case When():
+                yield from _patterns(i.body, where + " if " + " and ".join(show(c) for c in i.conditions))
+            case Signal() if i.semaphore.semaphore == BARRIER:
+                yield f"tell {peer_text(i.peer)}{where}"
+            case Wait() if i.semaphore.semaphore == BARRIER:
+                yield f"await {i.amount}{where}"
+            case _:
+                pass
+
+
+def _spaced(lines: list[str]) -> str:
+    """Blank lines as a formatter has them: none at the start of a block, one around nested functions, two between functions."""
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if line:
+            kept.append(line)
+            continue
+        following = next((later for later in lines[number + 1 :] if later), "")
+        previous = kept[-1] if kept else ""
+        indent = len(following) - len(following.lstrip())
+        opens = previous.endswith(":") and previous.lstrip().startswith("def ")
+        blanks = 0
+        while kept[-1 - blanks] == "":
+            blanks += 1
+        if opens or (indent and blanks) or blanks == 2 or not following:
+            continue
+        kept.append("")
+    return "\n".join(kept) + "\n"

@@ -1,0 +1,658 @@
+"""The catalogue of diagnostics: what `ringsched explain CODE` prints.
+
+Every code that the source can give is here, and every code here can be given. An entry says what was found, why it is
+refused, an example that is wrong and the same made right.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    code: str
+    title: str
+    what: str
+    why: str
+    wrong: str
+    right: str
+
+
+_ENTRIES: list[Code] = []
+
+
+def _code(code: str, title: str, what: str, why: str, wrong: str, right: str) -> None:
+    _ENTRIES.append(Code(code=code, title=title, what=what, why=why, wrong=wrong.strip("\n"), right=right.strip("\n")))
+
+
+def explain(code: str) -> str | None:
+    """The text for one code (`RS301`, `rs301` or `301`), or None where there is no such code."""
+    name = code.strip().upper()
+    name = name if name.startswith("RS") else f"RS{name}"
+    entry = CATALOGUE.get(name)
+    if entry is None:
+        return None
+    prose = [textwrap.fill(part, 96) for part in (entry.what, f"Why: {entry.why}")]
+    parts = [f"{entry.code}: {entry.title}", "", prose[0], "", prose[1]]
+    for head, body in (("Wrong:", entry.wrong), ("Right:", entry.right)):
+        parts += ["", head, *(f"    {line}".rstrip() for line in body.split("\n"))]
+    return "\n".join(parts) + "\n"
+
+
+# -- RS1xx: the file -------------------------------------------------------------------------------------------------
+
+_code(
+    "RS101",
+    "the file cannot be read",
+    "There is no file of this name, it may not be read, or it is no regular file.",
+    "Nothing can be said about a schedule that is not there. Paths are relative to the current directory.",
+    "ringsched verify all_gater.yaml",
+    "ringsched verify all_gather.yaml",
+)
+_code(
+    "RS102",
+    "a directory where a file is wanted",
+    "The path names a directory.",
+    "ringsched reads single files and never searches a directory for schedules.",
+    "ringsched verify schedules/",
+    "ringsched verify schedules/*.yaml",
+)
+_code(
+    "RS103",
+    "the file is not UTF-8",
+    "The bytes at this place are not UTF-8 text.",
+    "Columns of messages are counted in characters, so the text has to be known exactly; no encoding is guessed.",
+    "a file saved as Latin-1 or UTF-16",
+    "iconv -f latin1 -t utf8 old.yaml > new.yaml",
+)
+_code(
+    "RS104",
+    "the file is too large",
+    "A schedule file has at most 1 MiB and 200,000 values.",
+    "A schedule is a short text with loops. A file of this size is mostly something else, and reading it takes long.",
+    """
+- {send: "chunk[0]", from: 0, to: 1}
+- {send: "chunk[0]", from: 1, to: 2}    # … and a million more
+""",
+    """
+- for: s in 0 .. N - 2
+  do:
+    - send: chunk[0]
+      from: s
+      to: s + 1
+""",
+)
+_code(
+    "RS105",
+    "the file is empty",
+    "The file holds nothing, or only comments.",
+    "An empty file is more often an accident than an empty schedule. A schedule without steps says `steps: []`.",
+    "# to be written",
+    "ringsched init all_gather > mine.yaml",
+)
+_code(
+    "RS106",
+    "a character that does not belong in a schedule",
+    "The text holds a control character, a line separator other than a line feed, or a carriage return on its own.",
+    "Such characters are invisible, break the count of lines, and can steer a terminal that shows the file.",
+    "to: r<U+0007> + 1",
+    "to: r + 1",
+)
+_code(
+    "RS107",
+    "the file is not YAML",
+    "The YAML reader cannot make sense of the text at this place.",
+    "Most often a bracket or quote is not closed, lines are not aligned, or an expression has characters "
+    "with a meaning of "
+    "their own in YAML. Inside [ ] and { } commas and brackets of an expression need quotes; elsewhere "
+    "they do not.",
+    "collective: {permute: min(r ^ 1, N - 1)}",
+    """
+collective:
+  permute: min(r ^ 1, N - 1)
+""",
+)
+_code(
+    "RS108",
+    "a tab",
+    "The file holds a tab outside a comment.",
+    "YAML forbids tabs as indentation, and elsewhere they look like spaces without being any.",
+    "steps:\n<TAB>- send: chunk[r]",
+    "steps:\n  - send: chunk[r]",
+)
+_code(
+    "RS109",
+    "a key is given twice",
+    "One mapping holds the same key two times.",
+    "One of the two would silently win. Under a list it usually means that a dash is missing.",
+    """
+- send: chunk[r]
+  to: r + 1
+  send: chunk[r]
+  to: r - 1
+""",
+    """
+- send: chunk[r]
+  to: r + 1
+- send: chunk[r]
+  to: r - 1
+""",
+)
+_code(
+    "RS110",
+    "an unknown key",
+    "The mapping has a key that means nothing here, because it is misspelt or belongs elsewhere.",
+    "A misspelt key must not be skipped: without `when:` a transfer happens always.",
+    "- send: chunk[r]\n  dest: r + 1",
+    "- send: chunk[r]\n  to: r + 1",
+)
+_code(
+    "RS111",
+    "a key is missing",
+    "A key that is needed here is not given.",
+    "There is no default that would be right: a transfer needs to know where it goes, a schedule what it promises.",
+    "- send: chunk[r]",
+    "- send: chunk[r]\n  to: r + 1",
+)
+_code(
+    "RS112",
+    "a value of the wrong type",
+    "There is a list where a mapping is wanted, text where an integer is wanted, nothing where something "
+    "is wanted, or so.",
+    "Types are never converted: `true` is no integer and 4.0 no size. Only true and false are truth "
+    "values; yes, no, on and "
+    "off are text.",
+    "params: {N: four}",
+    "params: {N: 4}",
+)
+_code(
+    "RS113",
+    "a value that is not one of the choices",
+    "The value has the right type, but is not among those allowed, or is too small, too short or too long.",
+    "The choices are few, and the message lists them.",
+    "- send: chunk[r]\n  to: r + 1\n  op: add",
+    "- send: chunk[r]\n  to: r + 1\n  op: reduce",
+)
+_code(
+    "RS114",
+    "no kind of step",
+    "An item of the steps has none of the keys `send`, `step`, `for`, `use`, `beside`.",
+    "These are all the things that a schedule can do. Synchronisation is not among them: the compiler puts it in.",
+    "- barrier: all",
+    "- send: chunk[r]\n  to: r + 1",
+)
+_code(
+    "RS115",
+    "a name that cannot be used",
+    "A name is no identifier, is a keyword, or already means something in every schedule: r, x, y, z, chunk, min, max.",
+    "Names of schedules, parameters and loop variables become names in the generated kernel.",
+    "params: {r: 4}",
+    "params: {N: 4}",
+)
+_code(
+    "RS116",
+    "anchors, aliases, tags and directives",
+    "The file uses a part of YAML that schedules do without: &name, *name, !tag or %directive.",
+    "They let a small file stand for a huge one and hide what a line says. Loops and `use:` repeat "
+    "things in plain sight.",
+    "first: &size 4\nsecond: *size",
+    "params: {N: 4}",
+)
+_code(
+    "RS117",
+    "several documents in one file",
+    "A line `---` starts a second document.",
+    "One file holds one schedule, so that a file name is enough to say which.",
+    "schedule: one\n# …\n---\nschedule: two",
+    "two files, one.yaml and two.yaml",
+)
+_code(
+    "RS118",
+    "nested too deep, or too many keys",
+    "Lists and mappings lie more than 50 deep in each other, or one mapping has more than 200 keys.",
+    "No schedule that a person can read does that.",
+    "- for: a in 0 .. 1\n  do:\n    - for: b in 0 .. 1\n      do: …             # and 30 more",
+    "- use: inner.yaml",
+)
+_code(
+    "RS120",
+    "the used file is missing",
+    "`use:` names a file that is not there. A path is relative to the file that it stands in; a bare "
+    "name is looked for "
+    "there with `.yaml` behind it, and then among the shipped schedules.",
+    "A schedule is only right together with the parts that it uses.",
+    "- use: reduce_scater",
+    "- use: reduce_scatter",
+)
+_code(
+    "RS121",
+    "schedules use each other in a circle",
+    "Following `use:` from file to file leads back to a file that is being read.",
+    "Such a schedule would never end. The message shows the chain.",
+    "# in all_reduce.yaml\n- use: all_reduce",
+    "# in all_reduce.yaml\n- use: reduce_scatter\n- use: all_gather",
+)
+_code(
+    "RS122",
+    "`use:` goes too deep",
+    "Files use files more than 16 deep.",
+    "Nobody can follow that; it is most likely generated by mistake.",
+    "a.yaml uses b.yaml uses c.yaml uses …",
+    "a file that uses its parts directly, one after the other",
+)
+
+# -- RS2xx: names, expressions, topology -----------------------------------------------------------------------------
+
+_code(
+    "RS201",
+    "not an expression",
+    "The text is not complete, or not put together as an expression, a range or a chunk is.",
+    "Expressions are those of Python: operators between operands, brackets in pairs. A range is `NAME in "
+    "FIRST .. LAST`.",
+    "for: s in range(N - 1)",
+    "for: s in 0 .. N - 2",
+)
+_code(
+    "RS202",
+    "an unknown name",
+    "The expression uses a name that is not in scope. In scope are the parameters, the variables of the "
+    "loops around, and, "
+    "in `send:`, `to:` and `when:`, the rank r (on a mesh or torus its coordinates x, y, z too) and the "
+    "variable of `each:`.",
+    "A schedule is the same text for every rank; what differs has to come from r. What all ranks must "
+    "agree on (sizes, "
+    "chunks, `from:`) cannot use r.",
+    "chunks: [M]\nparams: {N: 4}",
+    "chunks: [N]\nparams: {N: 4}",
+)
+_code(
+    "RS203",
+    "not allowed in an expression",
+    "The expression uses something other than integers, names, + - * // % ^ <<, comparisons, min(…) and max(…).",
+    "Expressions are proven for all ranks and end up in the kernel as index arithmetic. So there is "
+    "nothing that is not an "
+    "integer, and nothing that could run code. Several conditions are written as a list, all of which "
+    "must hold.",
+    "when: r > 0 and r < N / 2",
+    "when: [r > 0, r < N // 2]",
+)
+_code(
+    "RS204",
+    "division by zero",
+    "At these values the right-hand side of // or % is zero.",
+    "The expression has no value, so there is no transfer to speak of. Guards in `when:` are evaluated "
+    "from left to right "
+    "and stop at the first that does not hold.",
+    "send: chunk[r % (N - 4)]      # N = 4",
+    "send: chunk[r % N]",
+)
+_code(
+    "RS205",
+    "a value out of range",
+    "A number does not fit 63 bits, or a shift is by less than 0 or more than 62.",
+    "Indices in a kernel are machine integers, and ringsched must not compute anything else than the device does.",
+    "params: {N: 99999999999999999999}",
+    "params: {N: 64}",
+)
+_code(
+    "RS206",
+    "an index out of range",
+    "At these values the index of a chunk lies outside its dimension, or a slice does; negative indices "
+    "do not count from "
+    "the end.",
+    "The kernel would touch memory that belongs to something else. Mostly a `% N` is missing.",
+    "chunks: [N]\n# …\n- send: chunk[r - s]",
+    "chunks: [N]\n# …\n- send: chunk[(r - s) % N]",
+)
+_code(
+    "RS207",
+    "not a neighbour",
+    "The transfer goes to a rank that no link of the topology joins to the sender.",
+    "A schedule is a plan of links: what goes further occupies the links on its way, and the plan would "
+    "not show that. Pass "
+    "the chunk on hop by hop, or describe the network that is really there.",
+    "topology: {ring: N}\n# …\n- send: chunk[r]\n  to: r + 2",
+    "topology: {ring: N}\n# …\n- send: chunk[r]\n  to: r + 1",
+)
+_code(
+    "RS208",
+    "off the end of a line or mesh",
+    "The transfer goes to a rank beyond the last or before the first one.",
+    "A line and a mesh have ends, and nothing wraps around there. On a ring and a torus it does.",
+    "topology: {line: N}\n# …\n- send: chunk[0]\n  to: r + 1",
+    "topology: {line: N}\n# …\n- send: chunk[0]\n  to: r + 1\n  when: r < N - 1",
+)
+_code(
+    "RS209",
+    "a rank sends to itself",
+    "At these values sender and receiver are the same rank.",
+    "A rank holds its own chunks already; a transfer to itself does nothing but cost time. On a ring of "
+    "one rank every "
+    "neighbour is the rank itself, so a schedule that allows N = 1 has no steps there.",
+    "to: (r + s) % N               # s = 0",
+    "for: s in 1 .. N - 1          # and to: …",
+)
+_code(
+    "RS210",
+    "a bad topology",
+    "A side of the topology is zero, negative or far too large, or a link joins a rank to itself.",
+    "There have to be ranks to run on, and no machine has more than a few thousand joined in one ring or torus.",
+    "ringsched verify all_gather.yaml --set N=0",
+    "ringsched verify all_gather.yaml --set N=8",
+)
+_code(
+    "RS211",
+    "too many transfers",
+    "With these parameters the schedule has more steps or transfers than are worth checking one by one.",
+    "The count is known before anything is expanded, so this is said at once instead of after hours. "
+    "Usually a bound of a "
+    "loop is wrong.",
+    "for: s in 0 .. 1000000000",
+    "for: s in 0 .. N - 2",
+)
+_code(
+    "RS212",
+    "a name that is taken",
+    "A loop variable or the variable of `each:` has the name of a parameter or of a loop around it.",
+    "In the inner expressions it would not be clear which of the two is meant.",
+    "- for: s in 0 .. 1\n  do:\n    - for: s in 0 .. 3\n      do: …",
+    "- for: s in 0 .. 1\n  do:\n    - for: t in 0 .. 3\n      do: …",
+)
+_code(
+    "RS213",
+    "no such parameter",
+    "`--set` or `with:` gives a value to a parameter that the schedule does not have.",
+    "A value that nobody reads is a misspelt name or belongs to another schedule.",
+    "ringsched verify all_gather.yaml --set n=8",
+    "ringsched verify all_gather.yaml --set N=8",
+)
+_code(
+    "RS214",
+    "wrong number of coordinates or indices",
+    "A rank is one expression, or on a mesh or torus a list with one for each coordinate; a chunk has at "
+    "most one index for "
+    "each dimension of `chunks:`, and `on:` leaves as many dimensions whole as the used schedule has.",
+    "Otherwise it is open which coordinate or dimension is meant.",
+    "topology: {mesh: [X, Y]}\n# …\n  to: [x + 1, y, 0]",
+    "topology: {mesh: [X, Y]}\n# …\n  to: [x + 1, y]",
+)
+_code(
+    "RS215",
+    "an expression too long or too deep",
+    "An expression has more than 2,000 characters or is nested more than 64 deep.",
+    "No index needs that, and reading it would take unbounded time and memory.",
+    "to: ((((…(r)…))))",
+    "to: r + 1",
+)
+_code(
+    "RS216",
+    "a used schedule does not fit",
+    "The schedule named by `use:` is for other ranks, another topology or other chunks than here.",
+    "Its ranks are the ranks of the outer schedule, and its chunks those that `on:` leaves whole, in order.",
+    "params: {N: 4, M: 8}\n# …\n- use: all_gather\n  with: {N: M}",
+    "params: {N: 4}\n# …\n- use: all_gather",
+)
+
+# -- RS3xx: data flow ------------------------------------------------------------------------------------------------
+
+_code(
+    "RS301",
+    "a chunk is sent before it is held",
+    "At this step the sender does not hold the chunk: it does not own it and nobody has sent it yet. "
+    "What arrives within a "
+    "step can be sent from the next step on.",
+    "The kernel would send whatever lies in the buffer.",
+    "- for: s in 0 .. N - 2        # all_gather\n  do:\n    - send: chunk[(r - s - 1) % N]\n      to: r + 1",
+    "- for: s in 0 .. N - 2\n  do:\n    - send: chunk[(r - s) % N]\n      to: r + 1",
+)
+_code(
+    "RS302",
+    "a chunk is missing at the end",
+    "After the last step a rank does not hold a chunk that the collective promises it.",
+    "The result would have a hole. Often a loop is one round short.",
+    "- for: s in 0 .. N - 3        # all_gather on a ring",
+    "- for: s in 0 .. N - 2",
+)
+_code(
+    "RS303",
+    "a contribution is counted twice",
+    "A `reduce` adds a chunk that already contains a rank's term to one that contains it too.",
+    "The sum would be too large. A chunk that was sent on as part of a sum must not be added a second time.",
+    "- for: s in 0 .. N - 1        # reduce_scatter, one round too many",
+    "- for: s in 0 .. N - 2",
+)
+_code(
+    "RS304",
+    "a contribution is lost",
+    "A `copy` overwrites a partial sum that holds terms which no other place will deliver.",
+    "The sum would be too small. Partial sums are added with `op: reduce`.",
+    "- send: chunk[(r - s - 1) % N]\n  to: r + 1",
+    "- send: chunk[(r - s - 1) % N]\n  to: r + 1\n  op: reduce",
+)
+_code(
+    "RS305",
+    "written twice in one step",
+    "Two transfers of one step write the same chunk at the same rank, or one writes what another one of "
+    "the rank sends.",
+    "Transfers of a step are concurrent, so either may come first. Put them into steps of their own.",
+    "- step:\n    - send: chunk[0]\n      to: r + 1\n    - send: chunk[0]\n      to: r - 1",
+    "- send: chunk[0]\n  to: r + 1\n- send: chunk[0]\n  to: r - 1",
+)
+_code(
+    "RS306",
+    "the right sum at the wrong rank",
+    "A chunk is complete in the end, but at another rank than its owner.",
+    "The owner of chunk c of a reduce-scatter is rank c. All values are there, but the caller would get "
+    "them in the wrong order.",
+    "- send: chunk[(r - s) % N]      # ends with chunk r + 1 at rank r\n  to: r + 1\n  op: reduce",
+    "- send: chunk[(r - s - 1) % N]  # ends with chunk r at rank r\n  to: r + 1\n  op: reduce",
+)
+_code(
+    "RS307",
+    "chunks do not fit the ranks",
+    "The chunk space cannot be shared out among the ranks as the collective asks: its first dimension "
+    "(or dimensions) must "
+    "be as large as the number of ranks.",
+    "Who owns a chunk at the start and at the end follows from its index; there is no owner for a chunk too many.",
+    "collective: all_gather\ntopology: {ring: N}\nchunks: [N + 1]",
+    "collective: all_gather\ntopology: {ring: N}\nchunks: [N]",
+)
+_code(
+    "RS308",
+    "a bad root or permutation",
+    "The root is not one of the ranks, or the expression of `permute:` does not send each rank to a rank of its own.",
+    "With two ranks going to one place, or to none, there is no result that would be right.",
+    "collective: {permute: r // 2}",
+    "collective: {permute: (r + 1) % N}",
+)
+
+# -- RS4xx: memory ---------------------------------------------------------------------------------------------------
+
+_code(
+    "RS401",
+    "a race",
+    "Two accesses to the same memory, at least one a write, of which neither is sure to end before the other begins.",
+    "On some run the result is wrong. A remote write comes whenever the sender gets there, which may be "
+    "several steps ahead. "
+    "More slots, or a credit that tells the sender that a slot is free, keep the two apart.",
+    "lowering: {slots: 1}      # reduce_scatter: the next chunk can land before the last one is added",
+    "lowering: {slots: 2}      # or no wish at all: the compiler finds the number",
+)
+_code(
+    "RS402",
+    "remote access before entry",
+    "A write reaches the memory of a device that may not have entered the kernel yet, or has not left the last call.",
+    "Before that the memory belongs to something else. The first remote access has to wait for a signal "
+    "of the device "
+    "that it goes to.",
+    "lowering: {barrier: none}",
+    "lowering: {barrier: writers}",
+)
+_code(
+    "RS403",
+    "access under way at exit",
+    "A device can leave the kernel while a DMA still reads or writes its memory.",
+    "After the kernel the memory is given to something else. Every DMA has to be waited for, by its "
+    "sender for the reading "
+    "and by its receiver for the writing.",
+    "copy.start()      # and the kernel ends",
+    "copy.start()\ncopy.wait()",
+)
+
+# -- RS5xx: synchronisation ------------------------------------------------------------------------------------------
+
+_code(
+    "RS501",
+    "a deadlock",
+    "Every execution stops at the waits that the message names: what they wait for is never signalled, "
+    "or only behind a wait "
+    "that stops too.",
+    "The devices would hang until someone kills the job.",
+    "wait(credit); send(); signal(credit, right)       # on every device, credits start at zero",
+    "send(); signal(credit, right); wait(credit)",
+)
+_code(
+    "RS502",
+    "a semaphore is left over",
+    "At the end of the kernel a semaphore is not zero: more was added than taken.",
+    "Semaphores must be zero when a kernel ends. What is left is found by the next kernel, whose waits "
+    "then return too early.",
+    "signal twice, wait for one",
+    "signal twice, wait for two",
+)
+_code(
+    "RS503",
+    "a signal from outside the kernel",
+    "A signal may reach a device that is not in this call of the kernel, or one meant for one call is "
+    "taken by the next.",
+    "Semaphores are scratch memory like any other: they belong to the kernel only between entry and exit.",
+    "signal(neighbour) as the last instruction, with no one sure to be there",
+    "a barrier at the start with exactly the ranks that write to each other",
+)
+_code(
+    "RS504",
+    "no barrier",
+    "The kernel writes into the memory of other devices without a barrier before the first access.",
+    "Nothing else tells whether the other device has entered the kernel.",
+    "lowering: {barrier: none}",
+    "lowering: {barrier: writers}",
+)
+
+# -- RS6xx: lowering and target --------------------------------------------------------------------------------------
+
+_code(
+    "RS601",
+    "an unknown target",
+    "`--target` names no topology of the TPU compiler.",
+    "The kernel is compiled for a certain chip in a certain arrangement; the message lists those that are known.",
+    "ringsched compile all_gather.yaml --target v5p",
+    "ringsched compile all_gather.yaml --target v5p:2x2x1",
+)
+_code(
+    "RS602",
+    "the TPU compiler is not installed",
+    "`--target` needs libtpu, which comes with the extra `tpu`.",
+    "ringsched itself needs no TPU and no libtpu; compiling for one does.",
+    "pip install ringsched && ringsched compile all_gather.yaml --target v5p:2x2x1",
+    "pip install 'ringsched[tpu]' && ringsched compile all_gather.yaml --target v5p:2x2x1",
+)
+_code(
+    "RS603",
+    "too few devices",
+    "The schedule needs more ranks than the target or the machine has devices.",
+    "Each rank is one device.",
+    "ringsched compile all_gather.yaml --set N=8 --target v5e:2x2",
+    "ringsched compile all_gather.yaml --set N=4 --target v5e:2x2",
+)
+_code(
+    "RS604",
+    "the TPU compiler refuses the kernel",
+    "The kernel was generated and proven, and the TPU compiler cannot compile it; its own message is shown.",
+    "Mostly an operand does not fit the chip's memory, or a dtype is not supported there.",
+    "ringsched compile all_gather.yaml --target v4:2x2x1 --shape x=65536x8192:f32",
+    "ringsched compile all_gather.yaml --target v4:2x2x1 --shape x=1024x1024:f32",
+)
+_code(
+    "RS605",
+    "the deadline has passed",
+    "A compilation or a run took longer than its deadline and was ended.",
+    "A kernel that hangs does so for ever; a deadline turns that into a message.",
+    "ringsched run all_to_all.yaml --set N=16 --deadline 1",
+    "ringsched run all_to_all.yaml --set N=16 --deadline 300",
+)
+_code(
+    "RS606",
+    "interpret mode would hang",
+    "The CPU client of this process has too few threads for the devices, and it was started before "
+    "ringsched could change that.",
+    "In interpret mode every device occupies a thread while it waits for the others. With fewer threads "
+    "than that all of them "
+    "wait for ever. The number is fixed when jax starts.",
+    "import jax; jax.devices()        # started\nimport ringsched as rs",
+    "import ringsched as rs           # before the first use of jax; or NPROC=64 in the environment",
+)
+_code(
+    "RS607",
+    "cannot be lowered",
+    "The schedule is right, and there is no kernel for it with these shapes or wishes.",
+    "The message says what stands in the way: an axis that the ranks do not divide, a wish that "
+    "contradicts another, a form "
+    "that is not generated yet.",
+    "rs.compile('reduce_scatter')     # called with 10 rows on 4 devices",
+    "rs.compile('reduce_scatter')     # called with 12 rows on 4 devices",
+)
+_code(
+    "RS608",
+    "a wrong value at run time",
+    "The kernel ran, and its result differs from that of the collective of jax.lax by more than rounding.",
+    "Verification and execution disagree, so one of them is wrong. Please report it with the schedule and the command.",
+    "ringsched run mine.yaml      # max error 8.1",
+    "an issue with the schedule, the parameters and the shape",
+)
+_code(
+    "RS609",
+    "the kernel hangs at run time",
+    "The run in interpret mode did not end before its deadline.",
+    "Verification promises that it ends; either the deadline is too short for this machine or the proof has a hole.",
+    "ringsched run mine.yaml --deadline 5",
+    "ringsched run mine.yaml --deadline 300",
+)
+_code(
+    "RS610",
+    "execution is not simulated",
+    "The schedule has more than 16 ranks, and interpret mode on a CPU is not run for so many devices.",
+    "Verification holds as it is; it does not depend on execution. To see the kernel run, take fewer ranks.",
+    "ringsched run all_gather.yaml --set N=64",
+    "ringsched run all_gather.yaml --set N=8\nringsched verify all_gather.yaml --set N=64",
+)
+_code(
+    "RS611",
+    "the output cannot be written",
+    "The file named by `-o` cannot be created or written.",
+    "Nothing was written; an older file of that name is as it was.",
+    "ringsched compile all_gather.yaml -o /no/such/folder/kernel.py",
+    "ringsched compile all_gather.yaml -o kernel.py",
+)
+
+# -- RS7xx and RS9xx -------------------------------------------------------------------------------------------------
+
+_code(
+    "RS701",
+    "undecided",
+    "Neither a proof nor a counterexample was found within the limits.",
+    "Undecided is not right: no kernel is written, and the exit code is 3. Concrete parameters can always be decided.",
+    "ringsched verify mine.yaml",
+    "ringsched verify mine.yaml --set N=8",
+)
+_code(
+    "RS901",
+    "advice",
+    "The schedule is right; something about it could be better, such as steps or links that stay idle.",
+    "Advice never changes the verdict or the exit code.",
+    "N - 1 steps in one direction on a ring with links both ways",
+    "halves in both directions: all_gather_bidirectional",
+)
+
+CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

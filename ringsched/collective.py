@@ -1,0 +1,124 @@
+"""A schedule as a function: compiled for the number of ranks that it is called on."""
+
+from __future__ import annotations
+
+import linecache
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ringsched.diagnostics import DiagnosticError
+from ringsched.expr import Var
+from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.schedule.loader import set_parameters, sources
+from ringsched.schedule.schedule import Schedule
+
+
+class ScheduleError(ValueError):
+    """A schedule is wrong; the message is that of the command line, with code and counterexample."""
+
+    def __init__(self, error: DiagnosticError) -> None:
+        from ringsched.diagnostics import render
+
+        self.diagnostics = error.diagnostics
+        texts = sources(error.diagnostics)
+        super().__init__("\n\n".join(render(d, texts) for d in error.diagnostics))
+
+
+@dataclass(slots=True)
+class Collective:
+    """What `rs.compile` returns.
+
+    Called inside `jax.shard_map` it runs the kernel for as many ranks as the mesh axis has:
+
+        y = all_gather(x, axis_name="i")
+
+    Keyword arguments are those of the generated function: `axis`, `tiled`, `interpret`, `collective_id`, …
+    Parameters given to `compile` are fixed; sizes of the topology that were not given come from the mesh.
+    """
+
+    schedule: Schedule
+    fixed: dict[str, int]
+    debug: bool = False
+    _modules: dict[tuple[tuple[str, int], ...], types.ModuleType] = field(default_factory=dict)
+
+    @property
+    def __name__(self) -> str:
+        return self.schedule.name
+
+    def __call__(self, x: Any, *, axis_name: str | Sequence[str], **options: Any) -> Any:
+        """x: this rank's operand. Raises ValueError for sizes that do not divide, ScheduleError for a wrong schedule."""
+        import jax
+
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        shape = jax.sharding.get_abstract_mesh().shape
+        unknown = [name for name in names if name not in shape]
+        if unknown:
+            raise ValueError(f"{self.schedule.name} must run in jax.shard_map over axis {unknown[0]!r}")
+        function = self._function(self._sizes(tuple(shape[name] for name in names)), self.schedule.name)
+        return function(x, axis_name=axis_name, **options)
+
+    def on(self, mesh: Any, axis_name: str | Sequence[str] | None = None, **options: Any) -> Callable[[Any], Any]:
+        """The function that does the shard_map itself: global arrays in and out.
+
+        Its operand holds the ranks' operands joined along axis 0; see the generated function for the result.
+        """
+        if axis_name is None:
+            axis_name = mesh.axis_names if len(mesh.axis_names) > 1 else mesh.axis_names[0]
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        sizes = self._sizes(tuple(mesh.shape[name] for name in names))
+        function = self._function(sizes, f"{self.schedule.name}_sharded")
+        return lambda x: function(x, mesh=mesh, axis_name=axis_name, **options)
+
+    def source(self, **parameters: int) -> str:
+        """The text of the kernel module at these parameters."""
+        try:
+            schedule = set_parameters(self.schedule, {**self.fixed, **parameters})
+            return compile_schedule(schedule, debug=self.debug).source
+        except DiagnosticError as error:
+            raise ScheduleError(error) from None
+
+    def _sizes(self, found: tuple[int, ...]) -> dict[str, int]:
+        """Topology parameters that were not given, from the extents of the mesh axes."""
+        sides = self.schedule.topology.sides
+        if len(sides) == 1 and len(found) > 1:
+            total = 1
+            for size in found:
+                total *= size
+            found = (total,)
+        sizes = {}
+        if len(sides) == len(found):
+            for side, size in zip(sides, found, strict=True):
+                if isinstance(side, Var) and side.name not in self.fixed:
+                    sizes[side.name] = size
+        return sizes
+
+    def _function(self, sizes: dict[str, int], name: str) -> Callable[..., Any]:
+        key = tuple(sorted(sizes.items()))
+        if key not in self._modules:
+            self._modules[key] = as_module(self.source(**sizes), self.schedule.name, key)
+        function: Callable[..., Any] = getattr(self._modules[key], name)
+        return function
+
+
+def as_module(source: str, name: str, key: tuple[tuple[str, int], ...] = ()) -> types.ModuleType:
+    """The text of a kernel module as a module; tracebacks show its lines."""
+    label = ", ".join(f"{k}={v}" for k, v in key)
+    filename = f"<ringsched {name}{' ' + label if label else ''}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    module = types.ModuleType(f"ringsched_kernel_{name}")
+    exec(compile(source, filename, "exec"), module.__dict__)
+    return module
+
+
+def compile_collective(schedule: str | Path, fixed: dict[str, int], debug: bool) -> Collective:
+    """See `ringsched.compile`."""
+    try:
+        opened = open_schedule(schedule, fixed)
+        collective = Collective(opened, dict(fixed), debug)
+        collective.source()  # a wrong schedule is told here, not at the first call
+    except DiagnosticError as error:
+        raise ScheduleError(error) from None
+    return collective
