@@ -49,7 +49,7 @@ class Collective:
         return self.schedule.name
 
     def __call__(self, x: Any, *, axis_name: str | Sequence[str], **options: Any) -> Any:
-        """x: this rank's operand. Raises ValueError for sizes that do not divide, ScheduleError for a wrong schedule."""
+        """x: this rank's operand. Raises ValueError for uneven sizes, ScheduleError for a wrong schedule."""
         import jax
 
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)

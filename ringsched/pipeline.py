@@ -2,8 +2,8 @@
 
     load → flatten → data flow → lower → expand → hazards → values → generate
 
-Each stage takes what the one before made. A stage that finds the user's input at fault raises `DiagnosticError`; a Program of
-our own making that is not right raises `InternalError`.
+Each stage takes what the one before made. A stage that finds the user's input at fault raises `DiagnosticError`; a
+Program of our own making that is not right raises `InternalError`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Threads for the TPU interpreter: one for each device and one more, of a pool that jax sizes from NPROC at its start.
 
-With fewer the interpreter waits for itself for ever. Importing ringsched sets NPROC where jax has not made its devices yet.
+With fewer the interpreter waits for itself for ever. Importing ringsched sets NPROC where jax has not made its
+devices yet.
 """
 
 from __future__ import annotations

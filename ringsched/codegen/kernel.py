@@ -1,7 +1,7 @@
 """Program → the Python text of one kernel function.
 
-One line an instruction, in the Program's order; a comment where the schedule's line changes. Names are those of the Program:
-coordinates as they are, buffer `o` as `o_ref`, semaphores as they are.
+One line an instruction, in the Program's order; a comment where the schedule's line changes. Names are those of the
+Program: coordinates as they are, buffer `o` as `o_ref`, semaphores as they are.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _patterns(body: tuple[Instruction, ...], where: str) -> Iterator[str]:
 
 
 def _spaced(lines: list[str]) -> str:
-    """Blank lines as a formatter has them: none at the start of a block, one around nested functions, two between functions."""
+    """Blank lines as a formatter has them: none at a block's start, one around nested functions, two between others."""
     kept: list[str] = []
     for number, line in enumerate(lines):
         if line:

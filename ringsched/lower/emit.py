@@ -47,6 +47,8 @@ class Emitter:
     codes: list[StepCode] = field(default_factory=list)
     code: StepCode = field(default_factory=StepCode)
     last_reads: dict[tuple[int, int], list[tuple[LanePlan, Use]]] = field(default_factory=dict)
+    known: dict[object, tuple[Expr, ...]] = field(default_factory=dict)  # expressions that came up before
+    loop_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Which send is the last to read a slot that has to be given back."""
@@ -118,14 +120,12 @@ class Emitter:
         """What the names of a statement stand for: parameters, holes for loop variables, the coordinates."""
         lane = self.lanes.lanes[use.lane]
         flat = self.lanes.flat
-        env: dict[str, Expr] = {}
-        for name, number in use.env.items():
-            if name in flat.env:
-                env[name] = Int(value=number)
-        used = _names_of(lane.statement.chunk.index) | {n for e in lane.peer for n in names(e)}
-        for name in sorted(set(use.env) - set(flat.env)):
-            if name in used:
-                env[name] = self.code.hole(use.env[name], name)
+        if use.lane not in self.loop_names:
+            used = _names_of(lane.statement.chunk.index) | {n for e in lane.peer for n in names(e)}
+            self.loop_names[use.lane] = tuple(sorted((set(use.env) - set(flat.env)) & used))
+        env: dict[str, Expr] = {name: Int(value=number) for name, number in flat.env.items()}
+        for name in self.loop_names[use.lane]:
+            env[name] = self.code.hole(use.env[name], name)
         if "r" not in flat.topology.coordinates:
             env["r"] = flat_rank(flat.topology)
         if lane.statement.each is not None and value is not None:
@@ -135,20 +135,26 @@ class Emitter:
     def _chunk(self, use: Use, value: Expr | None, piece: int, extra: Piece, *, received: bool) -> tuple[Expr, ...]:
         """The leading chunk indices of a block, as this rank names it; `received`: as its sender sent it."""
         lane = self.lanes.lanes[use.lane]
-        sample = self.lanes.bind(use, use.senders[0], use.values[0])
-        exprs = pieces(self.lanes.flat, lane.statement.chunk, sample)[piece][1]
         env = self._bindings(use, value)
-        at: dict[str, Expr] = {}
-        if received or lane.sender is not None:  # the sender's coordinates in terms of this rank's
-            source = [substitute(e, dict(env)) for e in lane.source]
-            at = dict(zip(self.lanes.flat.topology.coordinates, source, strict=True))
-        bound = [substitute(substitute(e, dict(env)), dict(at)) for e in exprs]
-        return tuple(simplify(e) for e in bound) + tuple(Int(value=i) for i in extra)
+        key = (use.lane, piece, received, tuple(env.items()))
+        if key not in self.known:
+            sample = self.lanes.bind(use, use.senders[0], use.values[0])
+            exprs = pieces(self.lanes.flat, lane.statement.chunk, sample)[piece][1]
+            at: dict[str, Expr] = {}
+            if received or lane.sender is not None:  # the sender's coordinates in terms of this rank's
+                source = [substitute(e, dict(env)) for e in lane.source]
+                at = dict(zip(self.lanes.flat.topology.coordinates, source, strict=True))
+            self.known[key] = tuple(simplify(substitute(substitute(e, dict(env)), dict(at))) for e in exprs)
+        return self.known[key] + tuple(Int(value=i) for i in extra)
 
     def _peer(self, use: Use, *, source: bool) -> tuple[Expr, ...]:
         lane = self.lanes.lanes[use.lane]
         env = self._bindings(use, None)
-        return tuple(simplify(substitute(e, dict(env))) for e in (lane.source if source else lane.peer))
+        key = (use.lane, "source" if source else "peer", tuple(env.items()))
+        if key not in self.known:
+            exprs = lane.source if source else lane.peer
+            self.known[key] = tuple(simplify(substitute(e, dict(env))) for e in exprs)
+        return self.known[key]
 
     def _region(self, place: Signature, chunk: tuple[Expr, ...], value: Expr | None, base: int) -> Region:
         """The units of a block; `place` is a place with its numbers relative to the `each` value."""

@@ -1,8 +1,9 @@
 """Step code with holes, and how equal steps are rolled into loops.
 
-The instructions of one step are built with a hole in each place where a number may change from step to step: loop variables,
-slot numbers, ranks in guards. Two steps with the same instructions but other numbers in the holes are iterations of one
-loop where the numbers advance evenly; `roll` finds such runs and writes each hole as a function of the loop variable.
+The instructions of one step are built with a hole in each place where a number may change from step to step: loop
+variables, slot numbers, ranks in guards. Two steps with the same instructions but other numbers in the holes are
+iterations of one loop where the numbers advance evenly; `roll` finds such runs and writes each hole as a function of
+the loop variable.
 """
 
 from __future__ import annotations

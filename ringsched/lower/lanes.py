@@ -1,11 +1,12 @@
 """FlatSchedule → lanes: each transfer statement seen from both of its ends.
 
-A lane is one statement of the schedule together with its peer (whom I send to) and its source (who sends to me), both as
-expressions of my own coordinates. Where the statement moves by a constant displacement the source is the opposite one;
-where it swaps pairs the source is the peer; any other statement is taken apart into one lane for each sending rank.
+A lane is one statement of the schedule together with its peer (whom I send to) and its source (who sends to me), both
+as expressions of my own coordinates. Where the statement moves by a constant displacement the source is the opposite
+one; where it swaps pairs the source is the peer; any other statement is taken apart into one lane for each sending
+rank.
 
-Which ranks are active when is kept as numbers: `Use.active` lists (sender, each value) for every step. A schedule that is the
-same at every rank is looked at from rank 0 only.
+Which ranks are active when is kept as numbers: `Use.active` lists (sender, each value) for every step. A schedule
+that is the same at every rank is looked at from rank 0 only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ringsched.expr import Expr, Int, Var, binary, holds, integer, names, substitute
+from ringsched.closures import compiled
+from ringsched.expr import Expr, Int, Var, binary, integer, names, substitute
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Rank, Slice, Transfer
 from ringsched.topology import Topology
@@ -93,6 +95,9 @@ def pieces(flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int]) -> list[tup
 
     Trailing dimensions that are taken whole stay whole; a slice elsewhere is one block for each index.
     """
+    if not any(isinstance(part, Slice) for part in chunk.index):
+        exprs: tuple[Expr, ...] = chunk.index  # type: ignore[assignment]
+        return [(tuple(integer(e, env) for e in exprs), exprs)]
     found: list[tuple[Piece, tuple[Expr, ...]]] = [((), ())]
     dims = flat.promise.dims
     index = list(chunk.index)
@@ -123,11 +128,12 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
     ranks = (0,) if symmetric else tuple(range(flat.topology.ranks))
     table: dict[_Key, Lane] = {}
     uses: list[list[Use]] = []
-    plain = _unwrapped(flat, ranks)
+    groups = [[_groups(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
+    plain = _unwrapped(flat, groups, ranks)
     for step, transfers in enumerate(flat.steps):
         uses.append([])
-        for transfer in transfers:
-            for group, (values, active) in enumerate(_groups(flat, transfer, ranks)):
+        for transfer, its_groups in zip(transfers, groups[step], strict=True):
+            for group, (values, active) in enumerate(its_groups):
                 source = plain.get(transfer.statement) or _source(flat, transfer, active)
                 for sender, members in [(None, active)] if source else [(q, (q,)) for q in active]:
                     key = (transfer.statement, source, sender, group)
@@ -137,10 +143,11 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
     return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=tuple(tuple(u) for u in uses))
 
 
-def _groups(
-    flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The `each` values with the ranks that send them; more than one group where the guard looks at the value."""
+_Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]  # `each` values, and the ranks that send them
+
+
+def _groups(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
+    """More than one group where the guard looks at the `each` value."""
     if transfer.each is None:
         senders = _senders(flat, transfer, ranks, None)
         return [((0,), senders)] if senders else []
@@ -162,14 +169,15 @@ def _senders(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...],
     statement = transfer.statement
     if not statement.when and statement.sender is None:
         return ranks
+    env = dict(transfer.env)
+    if statement.each is not None and value is not None:
+        env[statement.each.var] = value
+    guards = [compiled(condition) for condition in statement.when]
+    pinned = None if statement.sender is None else _pinned(flat, statement.sender, env)
     found = []
-    for rank in ranks:
-        env = {**transfer.env, **flat.topology.environment(rank)}
-        if statement.each is not None and value is not None:
-            env[statement.each.var] = value
-        if statement.sender is not None and _pinned(flat, statement.sender, env) != rank:
-            continue
-        if holds(statement.when, env):
+    for rank in ranks if pinned is None else [pinned]:
+        env.update(flat.topology.environment(rank))
+        if all(guard(env) for guard in guards):
             found.append(rank)
     return tuple(found)
 
@@ -182,17 +190,17 @@ def _pinned(flat: FlatSchedule, rank: Rank, env: dict[str, int]) -> int | None:
 Place = tuple[Expr, ...]
 
 
-def _unwrapped(flat: FlatSchedule, ranks: tuple[int, ...]) -> dict[Transfer, Place]:
+def _unwrapped(flat: FlatSchedule, groups: list[list[_Groups]], ranks: tuple[int, ...]) -> dict[Transfer, Place]:
     """Statements that always move by the same displacement and never across the seam of a ring: no remainder needed."""
     topology = flat.topology
     if not topology.wraps or len(ranks) == 1:
         return {}
     hops: dict[Transfer, set[tuple[int, ...]]] = {}
-    for transfers in flat.steps:
-        for transfer in transfers:
+    for transfers, their_groups in zip(flat.steps, groups, strict=True):
+        for transfer, its_groups in zip(transfers, their_groups, strict=True):
             found = hops.setdefault(transfer.statement, set())
             if transfer.statement.sender is None and len(found) < 2:
-                for _, active in _groups(flat, transfer, ranks):
+                for _, active in its_groups:
                     found |= {_hop(topology, a, b) for a, b in _moves(flat, transfer, active)}
     return {
         statement: tuple(

@@ -1,7 +1,7 @@
 """Where each chunk lies on each rank at each moment: the operand, the result, or a receive slot.
 
-    arrival of a copy      straight into its final place in the result where that is the chunk's last arrival, else a slot
-    arrival of a reduction into a slot; the sum with what is held goes to the final place, or stays in the slot
+    arrival of a copy      straight into its final place in the result where that is the chunk's last arrival, else a
+    slot arrival of a reduction into a slot; the sum with what is held goes to the final place, or stays in the slot
     end                    a promised chunk that never arrived is copied from the operand
 
 Every place is written by one arrival at most and by one addition after it, then only read; that is what makes slots

@@ -1,8 +1,8 @@
 """Slots, semaphores and credits of each lane, each decision with its reason.
 
 A receive resource of a lane is one slot (where its chunks do not land in their final place) together with one receive
-semaphore. As many resources as the lane has uses need no credits. Fewer are used round robin, and the receiver gives the
-sender a credit for each one that is free again; the sender waits for it before it writes there the next time.
+semaphore. As many resources as the lane has uses need no credits. Fewer are used round robin, and the receiver gives
+the sender a credit for each one that is free again; the sender waits for it before it writes there the next time.
 """
 
 from __future__ import annotations

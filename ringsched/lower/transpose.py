@@ -1,8 +1,9 @@
 """FlatSchedule → its transpose: the same transfers backwards in time.
 
-A schedule is a linear map of the chunks. Its transpose sends every chunk back the way it came: where a copy handed a chunk
-on, the contributions are summed on the way back, and where a sum was formed the result is handed back. So the transpose of
-an all-gather is a reduce-scatter, that of a broadcast a reduction; the kernel for the gradient follows from the schedule.
+A schedule is a linear map of the chunks. Its transpose sends every chunk back the way it came: where a copy handed a
+chunk on, the contributions are summed on the way back, and where a sum was formed the result is handed back. So the
+transpose of an all-gather is a reduce-scatter, that of a broadcast a reduction; the kernel for the gradient follows
+from the schedule.
 """
 
 from __future__ import annotations

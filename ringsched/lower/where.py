@@ -12,7 +12,7 @@ Number = Callable[[int], Expr]
 
 
 def where(topology: Topology, ranks: frozenset[int], number: Number) -> tuple[Expr, ...]:
-    """Conditions that hold on exactly these ranks; () on all. `number` writes a rank that may change from step to step."""
+    """Conditions that hold on exactly these ranks; () on all. `number` writes a rank that may change by step."""
     places = [topology.at(rank) for rank in sorted(ranks)]
     projections = [sorted({place[axis] for place in places}) for axis in range(len(topology.sides))]
     if len(places) == _product(len(p) for p in projections):

@@ -1,10 +1,10 @@
 """Program → Execution: loops unrolled, every index a number, one trace a rank.
 
-Where all ranks run the same text up to translation, rank 0's trace stands for all (`Expansion.execution.symmetric`). That
-is decided on the expressions: coordinates are bound to `Affine` numbers, and each index must be free of them (a *fixed*
-dimension of its buffer) or exactly one coordinate plus a constant, modulo that coordinate's side (a *rotating* dimension).
-Unit numbers in a symmetric trace are relative: along a rotating dimension they count from the coordinate of the rank whose
-memory it is; ranks are displacements.
+Where all ranks run the same text up to translation, rank 0's trace stands for all (`Expansion.execution.symmetric`).
+That is decided on the expressions: coordinates are bound to `Affine` numbers, and each index must be free of them (a
+*fixed* dimension of its buffer) or exactly one coordinate plus a constant, modulo that coordinate's side (a
+*rotating* dimension). Unit numbers in a symmetric trace are relative: along a rotating dimension they count from the
+coordinate of the rank whose memory it is; ranks are displacements.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     program     ::= buffer … semaphore … instruction …
     instruction ::= send | copy | wait_dma | signal | wait | add | zero | loop | when
 
-Memory is counted in units; one unit is one chunk. A buffer is a grid of units, a region a sub-grid of it whose leading
-dimensions are indexed. Semaphores are arrays; DMA semaphores count units (the platform counts bytes, a constant multiple).
+Memory is counted in units; one unit is one chunk. A buffer is a grid of units, a region a sub-grid of it whose
+leading dimensions are indexed. Semaphores are arrays; DMA semaphores count units (the platform counts bytes, a
+constant multiple).
 
     buffers: input    the operand, readable          output   the result, written in full by the kernel
              scratch  slots, meaningless outside the kernel

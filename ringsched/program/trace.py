@@ -86,7 +86,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The kernel ends: `blocks` (scratch, output and input) belong to others from here on, `semaphores` must be zero."""
+    """The kernel ends: `blocks` (scratch, output, input) belong to others from here on, `semaphores` must be zero."""
 
     blocks: tuple[Block, ...]
     semaphores: tuple[str, ...] = ()

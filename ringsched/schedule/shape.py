@@ -113,12 +113,20 @@ def plainly_right(data: object) -> bool:
     kind, sides = next(iter(topology.items()))
     if not (_written(sides) if kind in ("ring", "line") else kind in ("mesh", "torus") and _list_of(sides, 3)):
         return False  # links too: let the models judge
-    if not isinstance(data.get("description", ""), str) or "lowering" in data:
+    if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
         return False
     parameters = data.get("params", {})
     if not isinstance(parameters, dict) or not all(type(value) is int for value in parameters.values()):
         return False
     return _list_of(chunks, 8) and _items_right(data.get("steps"))
+
+
+def _wishes_right(wishes: object) -> bool:
+    if not isinstance(wishes, dict) or not set(wishes) <= set(LOWERING_KEYS):
+        return False
+    counts = [wishes.get(key, 1) for key in ("slots", "semaphores")]
+    words = wishes.get("memory", "vmem") in ("vmem", "hbm") and wishes.get("barrier", "none") in ("writers", "none")
+    return words and type(wishes.get("unroll", True)) is bool and all(type(n) is int and n >= 1 for n in counts)
 
 
 def _written(value: object) -> bool:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ringsched.closures import Environment, Getter, compiled
 from ringsched.collectives import Chunk
 from ringsched.diagnostics import Diagnostic, InternalError
 from ringsched.expr import EvaluationError, Expr, holds, integer
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import Slice, Transfer
 from ringsched.verify import findings
-from ringsched.verify.closures import Environment, Getter, compiled
 
 
 class Move(NamedTuple):

@@ -1,8 +1,8 @@
 """Program → the values it computes, by one symbolic execution.
 
-A Program without races computes the same on every interleaving, so one execution decides what it computes. A unit holds a
-sum of terms; a term is a chunk and a mask of the ranks that contributed to it. Whatever is not initialised, a term counted twice
-or a sum over different chunks is a value of its own that satisfies no promise.
+A Program without races computes the same on every interleaving, so one execution decides what it computes. A unit
+holds a sum of terms; a term is a chunk and a mask of the ranks that contributed to it. Whatever is not initialised, a
+term counted twice or a sum over different chunks is a value of its own that satisfies no promise.
 
 In a symmetric execution ranks and rotating chunk dimensions are relative to the rank whose memory it is; a value that
 travels is renumbered.
@@ -99,8 +99,8 @@ def _chunk_axes(expansion: Expansion, promise: Promise) -> tuple[int | None, ...
                     raise NotComparable
                 dims[position] = axis
     _check_fixed(expansion, promise, dims)
-    if promise.kind in ("broadcast", "reduce", "gather", "scatter"):
-        raise NotComparable
+    if promise.kind in ("broadcast", "reduce", "gather", "scatter") and promise.topology.ranks > 1:
+        raise NotComparable  # a root is at one place
     return tuple(dims)
 
 
@@ -228,12 +228,11 @@ def _rotated(mask: int, hop: int, place: tuple[int, ...], sides: tuple[int, ...]
     if len(sides) == 1:
         side = sides[0]
         return (mask >> hop) | ((mask & ((1 << hop) - 1)) << (side - hop))
-    found, number = 0, 0
-    for old in itertools.product(*(range(side) for side in sides)):
+    found = 0
+    for number, old in enumerate(itertools.product(*(range(side) for side in sides))):
         if mask >> number & 1:
             new = 0
             for coordinate, by, side in zip(old, place, sides, strict=True):
                 new = new * side + (coordinate - by) % side
             found |= 1 << new
-        number += 1
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringsched.diagnostics import DiagnosticError, Span
 from ringsched.expr import LIMIT, Binary, Compare, EvaluationError, Expr, Extremum, Int, Neg, Var, evaluate, show
-from ringsched.schedule.loader import load
+from ringsched.schedule.loader import load, shipped_directory
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.printer import format_text, print_schedule, show_chunk, show_range
 from ringsched.schedule.schedule import (
@@ -229,3 +230,22 @@ def test_schedules(folder: Path, data: st.DataObject) -> None:
     assert again == schedule
     assert print_schedule(again) == printed
     assert format_text(printed, path) == printed
+
+
+@settings(QUICK, max_examples=60)
+@given(st.randoms(use_true_random=False), st.sampled_from(sorted(shipped_directory().glob("*.yaml"))))
+def test_formatting_keeps_every_comment(random: Random, file: Path) -> None:
+    """Comments above, behind and below lines, and blank lines, anywhere in a shipped schedule."""
+    lines = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n")):
+        if random.random() < 0.3:
+            lines.append(random.choice(["", " " * random.randint(0, 9) + f"# above {number}"]))
+        if line.strip() and "#" not in line and random.random() < 0.3:
+            line += f"   # behind {number}"
+        lines.append(line)
+    source = "\n".join(lines)
+    formatted = format_text(source, str(file))
+    comments = [line[line.index("#") :].rstrip() for line in lines if "#" in line]
+    assert sorted(row[row.index("#") :] for row in formatted.split("\n") if "#" in row) == sorted(comments)
+    assert format_text(formatted, str(file)) == formatted
+    assert load(file, formatted) == load(file, source)
