@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringsched.expr import Int
-from ringsched.lower.emit import COPIED, INPUT, OUTPUT, SENT, Emitter
+from ringsched.expr import Expr, Int
+from ringsched.lower.emit import COPIED, SENT, Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.lanes import Lanes, find_lanes
+from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
 from ringsched.lower.plan import Decision, Plan, make_plan
 from ringsched.lower.where import where
@@ -168,7 +169,7 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
 
 def _by_source(
     lanes: Lanes, steps: tuple[int, ...], number: int, pairs: set[tuple[int, int]]
-) -> list[tuple[set[int], tuple[object, ...]]]:
+) -> list[tuple[set[int], tuple[Expr, ...]]]:
     """The readers of `pairs`, with their writer as expressions."""
     if not pairs:
         return []

@@ -233,7 +233,7 @@ def _credits(lanes: Lanes, draft: _Draft, keep: int, freed: dict[tuple[int, int]
 
 def _drained(lanes: Lanes, places: Places, drafts: list[_Draft], credits: list[bool]) -> set[int]:
     """Lanes whose sends read from slots that are given back: each send is waited for on its own."""
-    found = set()
+    found: set[int] = set()
     for draft, credit in zip(drafts, credits, strict=True):
         if not credit or draft.grid is None:
             continue

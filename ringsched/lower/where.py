@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 from ringsched.expr import Compare, Expr, Extremum, Int, Var, binary
@@ -15,7 +16,7 @@ def where(topology: Topology, ranks: frozenset[int], number: Number) -> tuple[Ex
     """Conditions that hold on exactly these ranks; () on all. `number` writes a rank that may change by step."""
     places = [topology.at(rank) for rank in sorted(ranks)]
     projections = [sorted({place[axis] for place in places}) for axis in range(len(topology.sides))]
-    if len(places) == _product(len(p) for p in projections):
+    if len(places) == math.prod(len(p) for p in projections):
         conditions: list[Expr] = []
         for name, side, values in zip(topology.coordinates, topology.sides, projections, strict=True):
             conditions.extend(_one_axis(Var(name=name), side, values, number))
@@ -24,13 +25,6 @@ def where(topology: Topology, ranks: frozenset[int], number: Number) -> tuple[Ex
     for name, side in zip(topology.coordinates[1:], topology.sides[1:], strict=True):
         flat = binary("+", binary("*", flat, side), Var(name=name))
     return tuple(_one_axis(flat, topology.ranks, sorted(ranks), number))
-
-
-def _product(counts: itertools.chain[int] | object) -> int:
-    total = 1
-    for count in counts:  # type: ignore[attr-defined]
-        total *= count
-    return total
 
 
 def _one_axis(value: Expr, side: int, members: list[int], number: Number) -> list[Expr]:

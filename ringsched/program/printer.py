@@ -35,7 +35,8 @@ def print_program(program: Program) -> str:
     """One line an instruction, in execution order."""
     ranks = ", ".join(f"{c} in 0 .. {n - 1}" for c, n in zip(program.coordinates, program.sides, strict=True))
     lines = [f"program {program.name} ({ranks})"]
-    width = max((len(x.name) for x in (*program.buffers, *program.semaphores)), default=0)
+    names = [b.name for b in program.buffers] + [s.name for s in program.semaphores]
+    width = max(len(name) for name in names)
     for buffer in program.buffers:
         shape = " × ".join(map(str, buffer.shape)) or "1"
         total = math.prod(buffer.shape)

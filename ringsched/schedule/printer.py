@@ -14,18 +14,16 @@ from typing import assert_never
 from ringsched.diagnostics import Collector, DiagnosticError, InternalError, Span
 from ringsched.expr import Expr, Int, Var, show
 from ringsched.schedule.layout import Comment, emit
+from ringsched.schedule.notation import show_chunk, show_range
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Beside,
-    ChunkRef,
     Collective,
     Item,
     Loop,
     Lowering,
-    Range,
     Rank,
     Schedule,
-    Slice,
     Step,
     TopologySpec,
     Transfer,
@@ -36,34 +34,6 @@ from ringsched.schedule.tree import Entry, Mapping, Scalar, Sequence, Text, Tree
 from ringsched.schedule.vocabulary import LOWERING_KEYS, item_kind
 
 _NOWHERE = Span(path="", line=0, column=0, end_line=0, end_column=0)
-
-
-# -- pieces, as they are written in a file and in messages ----------------------------------------------------------
-
-
-def show_chunk(chunk: ChunkRef) -> str:
-    """`chunk[(r - s) % N, 0:2]`."""
-    if not chunk.index:
-        return "chunk"
-    return f"chunk[{', '.join(_show_index(part) for part in chunk.index)}]"
-
-
-def _show_index(part: Expr | Slice) -> str:
-    if not isinstance(part, Slice):
-        return show(part)
-    return f"{show(part.start) if part.start else ''}:{show(part.stop) if part.stop else ''}"
-
-
-def show_range(range: Range) -> str:
-    """`s in 0 .. N - 2`."""
-    return f"{range.var} in {show(range.first)} .. {show(range.last)}"
-
-
-def show_rank(rank: Rank) -> str:
-    """`r + 1`, or `[x + 1, y]`."""
-    if len(rank.coordinates) == 1:
-        return show(rank.coordinates[0])
-    return f"[{', '.join(show(c) for c in rank.coordinates)}]"
 
 
 # -- Schedule → tree ------------------------------------------------------------------------------------------------

@@ -378,23 +378,10 @@ def test_what_is_plainly_right_is_right() -> None:
     """Random damage to good data: whatever the short cut lets pass, the models let pass."""
     random_ = random.Random(1)
     values = [None, True, 1, "r", [], {}, ["r"], {"r": 1}, [None], [[0, 1]], {"send": "chunk", "to": 1}, {"use": "a"}]
-    keys = [
-        *TRANSFER_KEYS,
-        "step",
-        "for",
-        "do",
-        "use",
-        "with",
-        "on",
-        "beside",
-        *FILE_KEYS,
-        "ring",
-        "mesh",
-        "reduce",
-        "q",
-    ]
+    more = ["step", "for", "do", "use", "with", "on", "beside", "ring", "reduce", "slots", "unroll", "q"]
+    keys = [*TRANSFER_KEYS, *FILE_KEYS, *more]
     passed = 0
-    good = [plain(parse_tree(text, "f")) for text in (RING, BODY, OUTER + USES)]
+    good = [plain(parse_tree(text, "f")) for text in (RING + WISHES, BODY, OUTER + USES)]
     for _ in range(4000):
         data = copy.deepcopy(random_.choice(good))
         for _ in range(random_.randint(1, 3)):
@@ -405,6 +392,7 @@ def test_what_is_plainly_right_is_right() -> None:
     assert passed > 100
 
 
+WISHES = "lowering: {slots: 2, semaphores: 1, memory: hbm, unroll: false, barrier: none}\n"
 USES = """\
   - use: a
     with: {N: M + 1}
@@ -437,6 +425,6 @@ def damage(data: object, random_: random.Random, values: list[object], keys: lis
         place[random_.choice([*place, *keys])] = value
 
 
-@pytest.mark.parametrize("text", [RING, BODY, OUTER + USES], ids=["ring", "body", "uses"])
+@pytest.mark.parametrize("text", [RING + WISHES, BODY, OUTER + USES], ids=["ring", "body", "uses"])
 def test_good_files_take_the_short_cut(text: str) -> None:
     assert plainly_right(plain(parse_tree(text, "f")))

@@ -1,0 +1,647 @@
+"""Mutants of a lowered Program, each with one thing wrong: the checks must reject every one.
+
+    remove, double      any one instruction
+    merge               two semaphores of a kind, or two units of scratch memory, become one
+    late wait           a wait comes after the first access that it guards
+    early signal        a credit comes before the last access to what it gives back
+    index, peer, bound  an index or a loop's bound is off by one; what is meant for one neighbour goes to the other
+
+A mutant that is as good as the original proves nothing, so none is made; where that is so, the reason stands in the
+code. It is read off the traces of the original, and knows nothing of the rule that has to notice the mutant.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from ringsched.collectives import Promise
+from ringsched.expr import Expr, Int, Var, binary
+from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
+from ringsched.program import trace
+from ringsched.program.expand import Expansion, IndexOutOfRange, expand
+from ringsched.program.program import (
+    Add,
+    Copy,
+    Instruction,
+    Loop,
+    Program,
+    Region,
+    SemaphoreRef,
+    Send,
+    Signal,
+    Wait,
+    WaitDma,
+    When,
+    Zero,
+)
+from ringsched.program.simplify import simplify
+from ringsched.verify.hazards import check_hazards
+from ringsched.verify.values import NotComparable, check_values
+
+SCHEDULES = (
+    "all_gather",
+    "all_gather_bidirectional",
+    "all_reduce",
+    "all_reduce_bidirectional",
+    "all_to_all",
+    "broadcast",
+    "exchange",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_bidirectional",
+    "shift",
+)
+SIZES = (2, 3, 4, 5)
+ROLLED = {  # long enough for loops; and, where there are slots to be given back, for credits
+    "all_gather": 12,
+    "all_gather_bidirectional": 22,
+    "all_reduce": 12,
+    "all_reduce_bidirectional": 22,
+    "all_to_all": 12,
+    "broadcast": 8,
+    "reduce": 8,
+    "reduce_scatter": 12,
+    "reduce_scatter_bidirectional": 22,
+}
+
+Leaf = Send | Copy | WaitDma | Signal | Wait | Add | Zero
+Body = tuple[Instruction, ...]
+Path = tuple[int, ...]  # indices into the body, and into the bodies of the loops on the way
+Edit = Callable[[list[Instruction], int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """`build` makes its traces: one for all ranks where it can, or one for each (`full`)."""
+
+    kind: str
+    what: str
+    build: Callable[[bool], Expansion]
+
+
+def verdict(mutant: Mutant, promise: Promise) -> str | None:
+    """What notices the mutant; None where nothing does."""
+    try:
+        expansion = mutant.build(False)
+        report = check_hazards(expansion.execution, 2)
+        found = [
+            word
+            for word, seen in (("race", report.races), ("deadlock", report.deadlock), ("left over", report.leftovers))
+            if seen
+        ]
+        if found:
+            return " + ".join(found)
+        try:
+            wrong = check_values(expansion, promise)
+        except NotComparable:
+            wrong = check_values(mutant.build(True), promise)
+    except IndexOutOfRange:
+        return "index out of range"
+    return "values" if wrong else None
+
+
+def subjects(name: str, size: int) -> list[tuple[str, Proven]]:
+    """A shipped schedule and its transpose."""
+    proven = prove(open_schedule(name, {"N": size}))
+    backward = prove_transpose(proven)
+    found = [(f"{name} N={size}", proven)]
+    return [*found, (f"{name}, transpose, N={size}", backward)] if backward is not None else found
+
+
+def mutants(program: Program) -> Iterator[Mutant]:
+    """All mutants of a Program that is right."""
+    original = _Original(replace(program, body=_split(program.body, ())))
+    for path, leaf in original.leaves.items():
+        name = f"{kind_of(leaf)} {path}"
+        yield original.mutant(f"remove {kind_of(leaf)}", name, path, _remove)
+        if not _idempotent(leaf):
+            yield original.mutant(f"double {kind_of(leaf)}", name, path, _double)
+        yield from _indices(original, path, leaf)
+        yield from _peers(original, path, leaf)
+    yield from _bounds(original)
+    yield from _late_waits(original)
+    yield from _early_signals(original)
+    yield from _merged_semaphores(original)
+    yield from _merged_memory(original)
+
+
+# ---- the original -------------------------------------------------------------------------------------------------
+
+
+def _split(body: Body, conditions: tuple[Expr, ...]) -> Body:
+    """Every instruction under a guard of its own, so that it can be moved alone."""
+    found: list[Instruction] = []
+    for i in body:
+        match i:
+            case When():
+                found.extend(_split(i.body, (*conditions, *i.conditions)))
+            case Loop():
+                loop = replace(i, body=_split(i.body, ()))
+                found.append(When(conditions=conditions, body=(loop,)) if conditions else loop)
+            case _:
+                found.append(When(conditions=conditions, body=(i,)) if conditions else i)
+    return tuple(found)
+
+
+def _inner(instruction: Instruction) -> Instruction:
+    return instruction.body[0] if isinstance(instruction, When) else instruction
+
+
+def _outer(instruction: Instruction, new: Instruction) -> Instruction:
+    return replace(instruction, body=(new,)) if isinstance(instruction, When) else new
+
+
+def _leaves(body: Body, before: Path = ()) -> Iterator[tuple[Path, Leaf]]:
+    for number, instruction in enumerate(body):
+        inner = _inner(instruction)
+        if isinstance(inner, Loop):
+            yield from _leaves(inner.body, (*before, number))
+        else:
+            assert not isinstance(inner, When)
+            yield (*before, number), inner
+
+
+def _edited(body: Body, path: Path, edit: Edit) -> Body:
+    """`edit` gets the instructions among which that at `path` stands, and its place there."""
+    siblings = list(body)
+    if len(path) == 1:
+        edit(siblings, path[0])
+    else:
+        loop = _inner(siblings[path[0]])
+        assert isinstance(loop, Loop)
+        new = replace(loop, body=_edited(loop.body, path[1:], edit))
+        siblings[path[0]] = _outer(siblings[path[0]], new)
+    return tuple(siblings)
+
+
+def _at(rank: int, position: int) -> tuple[int, int]:
+    return rank, position
+
+
+@dataclass(slots=True)
+class Matched:
+    """What one execution of a wait takes: the DMAs (rank, position) or signals that the units come from."""
+
+    units: list[tuple[int, int]]
+
+
+class _Original:
+    """The Program, one instruction a guard, and its traces: `paths[rank][position]` is where an operation stands."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.leaves = dict(_leaves(program.body))
+
+    def mutant(self, kind: str, what: str, path: Path, edit: Edit) -> Mutant:
+        def build(full: bool) -> Expansion:
+            program = replace(self.program, body=_edited(self.program.body, path, edit))
+            return expand(program, symmetric=False if full else None)
+
+        return Mutant(kind=kind, what=what, build=build)
+
+    @cached_property
+    def symmetric(self) -> bool:
+        return expand(self.program).execution.symmetric
+
+    @cached_property
+    def execution(self) -> trace.Execution:
+        """A trace for each rank, the path of each operation in its note."""
+        program = self.program
+        for path in self.leaves:
+            program = replace(program, body=_edited(program.body, path, partial(_noted, path=path)))
+        return expand(program, symmetric=False).execution
+
+    @cached_property
+    def paths(self) -> list[list[Path | None]]:
+        return [[_path(op) for op in ops] for ops in self.execution.traces]
+
+    @cached_property
+    def feeds(self) -> dict[tuple[int, trace.SemaphoreKey], list[tuple[int, int]]]:
+        """For each rank and semaphore, who adds to it, in the order of a run: once for each unit."""
+        found: dict[tuple[int, trace.SemaphoreKey], list[tuple[int, int]]] = {}
+        for rank, position in self.run:
+            match op := self.execution.traces[rank][position]:
+                case trace.Dma():
+                    if op.sent is not None:
+                        found.setdefault((rank, op.sent), []).extend([(rank, position)] * op.amount)
+                    if op.received is not None:
+                        found.setdefault((op.rank, op.received), []).extend([(rank, position)] * op.amount)
+                case trace.Signal():
+                    found.setdefault((op.rank, op.semaphore), []).extend([(rank, position)] * op.amount)
+        return found
+
+    @cached_property
+    def run(self) -> list[tuple[int, int]]:
+        """One interleaving: every rank as far as it gets, in turn."""
+        traces = self.execution.traces
+        place, held, order = [0] * len(traces), Counter[tuple[int, trace.SemaphoreKey]](), []
+        moved = True
+        while moved:
+            moved = False
+            for rank, ops in enumerate(traces):
+                while place[rank] < len(ops):
+                    match op := ops[place[rank]]:
+                        case trace.Wait():
+                            if held[rank, op.semaphore] < op.amount:
+                                break
+                            held[rank, op.semaphore] -= op.amount
+                        case trace.Dma():
+                            if op.sent is not None:
+                                held[rank, op.sent] += op.amount
+                            if op.received is not None:
+                                held[op.rank, op.received] += op.amount
+                        case trace.Signal():
+                            held[op.rank, op.semaphore] += op.amount
+                    order.append((rank, place[rank]))
+                    place[rank] += 1
+                    moved = True
+        return order
+
+    @cached_property
+    def takes(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """For each wait (rank, position) the operations whose units it takes where all arrive in order."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        taken = Counter[tuple[int, trace.SemaphoreKey]]()
+        for rank, ops in enumerate(self.execution.traces):
+            for position, op in enumerate(ops):
+                if isinstance(op, trace.Wait):
+                    slot = rank, op.semaphore
+                    units = self.feeds[slot][taken[slot] : taken[slot] + op.amount]
+                    found[rank, position] = list(dict.fromkeys(units))
+                    taken[slot] += op.amount
+        return found
+
+    @cached_property
+    def given(self) -> dict[tuple[int, int], trace.Dma]:
+        """For each credit (rank, position) the DMA that its receiver starts next: it writes what is given back."""
+        found: dict[tuple[int, int], trace.Dma] = {}
+        for (rank, position), units in self.takes.items():
+            for source, signal in units:
+                if isinstance(self.op(source, signal), trace.Signal):
+                    dma = next(self._sends(rank, position, {source}), None)
+                    if dma is not None:
+                        op = self.op(rank, dma)
+                        assert isinstance(op, trace.Dma)
+                        found[source, signal] = op
+        return found
+
+    def _sends(self, rank: int, position: int, targets: set[int]) -> Iterator[int]:
+        for later, op in enumerate(self.execution.traces[rank]):
+            if later > position and isinstance(op, trace.Dma) and op.rank != rank and op.rank in targets:
+                yield later
+
+    def op(self, rank: int, position: int) -> trace.Op:
+        return self.execution.traces[rank][position]
+
+    def is_barrier(self, key: trace.SemaphoreKey) -> bool:
+        return self.program.semaphore(key[0]).kind == "barrier"
+
+
+def _noted(siblings: list[Instruction], index: int, path: Path) -> None:
+    inner = _inner(siblings[index])
+    siblings[index] = _outer(siblings[index], replace(inner, note=".".join(map(str, path))))
+
+
+def _path(op: trace.Op) -> Path | None:
+    if isinstance(op, trace.Enter | trace.Exit):
+        return None
+    return tuple(map(int, op.note.split(".")))
+
+
+def kind_of(leaf: Leaf) -> str:
+    match leaf:
+        case WaitDma():
+            return "wait"
+        case Wait() | Signal():
+            verb = "wait" if isinstance(leaf, Wait) else "signal"
+            return f"{'barrier' if leaf.semaphore.semaphore == 'barrier' else 'credit'} {verb}"
+        case _:
+            return type(leaf).__name__.lower()
+
+
+# ---- remove, double -----------------------------------------------------------------------------------------------
+
+
+def _remove(siblings: list[Instruction], index: int) -> None:
+    del siblings[index]
+
+
+def _double(siblings: list[Instruction], index: int) -> None:
+    siblings.insert(index, siblings[index])
+
+
+def _idempotent(leaf: Leaf) -> bool:
+    """Done twice at once it does the same: what it writes is none of its operands."""
+    match leaf:
+        case Zero():
+            return True
+        case Add():
+            return leaf.target not in (leaf.left, leaf.right)
+        case _:
+            return False
+
+
+# ---- index, peer, bound -------------------------------------------------------------------------------------------
+
+
+def _indices(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
+    """Each index one more and one less, wrapped into range, where a semaphore or memory is named.
+
+    The region of a wait is left alone: it only says how much is waited for.
+    """
+    program = original.program
+    for name in ("source", "target", "left", "right"):
+        region = getattr(leaf, name, None)
+        if not isinstance(region, Region):
+            continue
+        shape = program.buffer(region.buffer).shape
+        for d, (expr, size) in enumerate(zip(region.index, shape, strict=False)):
+            for by, new in _shifted(expr, size):
+                index = (*region.index[:d], new, *region.index[d + 1 :])
+                changed = replace(leaf, **{name: replace(region, index=index)})
+                yield original.mutant("index", f"{kind_of(leaf)} {path} {name}[{d}] {by:+}", path, _replaced(changed))
+    for name in ("semaphore", "sent", "received", "done"):
+        ref = getattr(leaf, name, None)
+        if isinstance(ref, SemaphoreRef):
+            for by, new in _shifted(ref.index, program.semaphore(ref.semaphore).count):
+                changed = replace(leaf, **{name: replace(ref, index=new)})
+                what = f"{kind_of(leaf)} {path} {ref.semaphore} {by:+}"
+                yield original.mutant("semaphore index", what, path, _replaced(changed))
+
+
+def _shifted(expr: Expr, size: int) -> Iterator[tuple[int, Expr]]:
+    for by in (1, -1) if size > 2 else (1,) if size == 2 else ():
+        yield by, simplify(binary("%", binary("+", expr, by), size))
+
+
+def _replaced(new: Leaf) -> Edit:
+    def edit(siblings: list[Instruction], index: int) -> None:
+        siblings[index] = _outer(siblings[index], new)
+
+    return edit
+
+
+def _peers(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
+    """r + 1 becomes r − 1 and the other way round; with two ranks, or half-way round a ring, that is the same rank."""
+    if not isinstance(leaf, Send | Signal):
+        return
+    program = original.program
+    for d, (name, side) in enumerate(zip(program.coordinates, program.sides, strict=True)):
+        twice = binary("+", Var(name=name), Var(name=name))
+        opposite = simplify(binary("%", binary("-", twice, leaf.peer[d]), side))
+        changed = replace(leaf, peer=(*leaf.peer[:d], opposite, *leaf.peer[d + 1 :]))
+        if any(_hops(original, path, lambda hop, side=side: 2 * hop % side != 0)):
+            yield original.mutant("peer", f"{kind_of(leaf)} {path}", path, _replaced(changed))
+
+
+def _hops(original: _Original, path: Path, test: Callable[[int], bool]) -> Iterator[bool]:
+    """For one-dimensional Programs: `test` of the distance, at each execution of the instruction."""
+    for rank, paths in enumerate(original.paths):
+        for position, where in enumerate(paths):
+            if where == path:
+                op = original.op(rank, position)
+                assert isinstance(op, trace.Dma | trace.Signal)
+                yield test(op.rank - rank)
+
+
+def _bounds(original: _Original) -> Iterator[Mutant]:
+    """Each loop one longer or shorter at either end."""
+    for path, loop in _loops(original.program.body):
+        for end, by in itertools.product(("first", "last"), (1, -1)):
+            changed = replace(loop, **{end: binary("+", getattr(loop, end), by)})
+            yield original.mutant("bound", f"loop {path} {end} {by:+}", path, _replaced(changed))  # type: ignore[arg-type]
+
+
+def _loops(body: Body, before: Path = ()) -> Iterator[tuple[Path, Loop]]:
+    for number, instruction in enumerate(body):
+        inner = _inner(instruction)
+        if isinstance(inner, Loop):
+            yield (*before, number), inner
+            yield from _loops(inner.body, (*before, number))
+
+
+# ---- late wait, early signal --------------------------------------------------------------------------------------
+
+
+def _late_waits(original: _Original) -> Iterator[Mutant]:
+    """Behind the first instruction that touches what the wait guards, where one follows within the same body.
+
+    A wait that guards nothing there guards what comes after the loop, or the end of the kernel.
+    """
+    for path, leaf in original.leaves.items():
+        if isinstance(leaf, Wait | WaitDma):
+            behind = [later for later in _first_guarded(original, path) if _siblings(path, later) and later > path]
+            if behind:
+                target = min(behind)
+                what = f"{kind_of(leaf)} {path} behind {target}"
+                yield original.mutant(f"late {kind_of(leaf)}", what, path, _moved_to(target[-1]))
+
+
+def _siblings(a: Path, b: Path) -> bool:
+    return a[:-1] == b[:-1]
+
+
+def _moved_to(place: int) -> Edit:
+    def edit(siblings: list[Instruction], index: int) -> None:
+        siblings.insert(place, siblings.pop(index))
+
+    return edit
+
+
+def _first_guarded(original: _Original, path: Path) -> Iterator[Path]:
+    """For each execution of the wait at `path`, the first guarded instruction before it is executed again."""
+    for rank, paths in enumerate(original.paths):
+        for position, where in enumerate(paths):
+            if where != path:
+                continue
+            for later in range(position + 1, len(paths)):
+                other = paths[later]
+                if other is None or other == path:
+                    break
+                if _guards(original, rank, position, later):
+                    yield other
+                    break
+
+
+def _guards(original: _Original, rank: int, wait: int, later: int) -> bool:
+    """Whether the operation at `later` may not come before the units that the wait takes.
+
+    What arrives is not read or written before it is there; what is sent is not written, and not given back, before it
+    has left; nothing is sent to a rank that has not given a credit, or has not entered.
+    """
+    op = original.op(rank, later)
+    for source, position in original.takes[rank, wait]:
+        cause = original.op(source, position)
+        match cause:
+            case trace.Signal():
+                if isinstance(op, trace.Dma) and op.rank == source != rank:
+                    return True
+            case trace.Dma():
+                wait_op = original.op(rank, wait)
+                assert isinstance(wait_op, trace.Wait)
+                arrived = cause.received == wait_op.semaphore and cause.rank == rank
+                block = cause.target if arrived else cause.source
+                if _overlap(block, _writes(op, rank)) or (arrived and _overlap(block, _reads(op))):
+                    return True
+                gift = original.given.get((rank, later))
+                if gift is not None and (_overlap(block, [gift.target]) or gift.received == wait_op.semaphore):
+                    return True
+    return False
+
+
+def _reads(op: trace.Op) -> list[trace.Block]:
+    match op:
+        case trace.Dma():
+            return [op.source]
+        case trace.Compute():
+            return list(op.sources)
+        case _:
+            return []
+
+
+def _writes(op: trace.Op, rank: int) -> list[trace.Block]:
+    """In this rank's own memory."""
+    match op:
+        case trace.Dma():
+            return [op.target] if op.rank == rank else []
+        case trace.Compute():
+            return [op.target] if op.target is not None else []
+        case _:
+            return []
+
+
+def _overlap(block: trace.Block, others: list[trace.Block]) -> bool:
+    return any(block.buffer == o.buffer and block.start < o.stop and o.start < block.stop for o in others)
+
+
+def _early_signals(original: _Original) -> Iterator[Mutant]:
+    """A credit in front of the last instruction that touches, or waits for, what it gives back.
+
+    In front of a barrier signal there is nothing: it tells that this rank has entered.
+    """
+    for path, leaf in original.leaves.items():
+        if isinstance(leaf, Signal):
+            before = [p for p in _last_touch(original, path) if _siblings(path, p) and p < path]
+            if before:
+                target = max(before)
+                what = f"{kind_of(leaf)} {path} before {target}"
+                yield original.mutant(f"early {kind_of(leaf)}", what, path, _moved_to(target[-1]))
+
+
+def _last_touch(original: _Original, path: Path) -> Iterator[Path]:
+    for rank, paths in enumerate(original.paths):
+        for position, where in enumerate(paths):
+            if where != path or (rank, position) not in original.given:
+                continue
+            gift = original.given[rank, position]
+            for earlier in range(position - 1, -1, -1):
+                other = paths[earlier]
+                if other is None or other == path:
+                    break
+                if _touches(original, rank, earlier, gift):
+                    yield other
+                    break
+
+
+def _touches(original: _Original, rank: int, position: int, gift: trace.Dma) -> bool:
+    op = original.op(rank, position)
+    if not isinstance(op, trace.Wait):
+        return _overlap(gift.target, [*_reads(op), *_writes(op, rank)])
+    if op.semaphore == gift.received:
+        return True
+    causes = [original.op(*unit) for unit in original.takes[rank, position]]
+    return any(isinstance(c, trace.Dma) and _overlap(gift.target, [c.source]) for c in causes)
+
+
+# ---- merge --------------------------------------------------------------------------------------------------------
+
+
+def _merged_semaphores(original: _Original) -> Iterator[Mutant]:
+    """All pairs of one kind, elements of arrays included."""
+    keys = [(s.name, i) for s in original.program.semaphores for i in range(s.count)]
+    for a, b in itertools.combinations(keys, 2):
+        kind = original.program.semaphore(a[0]).kind
+        if kind == original.program.semaphore(b[0]).kind and not _waited_together(original, a, b):
+            what = f"{a[0]}[{a[1]}] and {b[0]}[{b[1]}]"
+            yield Mutant(kind="merge semaphores", what=what, build=_renamed(original, {b: a}))
+
+
+def _waited_together(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
+    """Whether, on every rank, only waits lie between the first and the last wait on either: they are one wait for all.
+
+    Then whatever comes after them comes after all units of both, in whatever order they were taken off.
+    """
+    for ops in original.execution.traces:
+        places = [i for i, op in enumerate(ops) if isinstance(op, trace.Wait) and op.semaphore in (a, b)]
+        if places and not all(isinstance(op, trace.Wait) for op in ops[places[0] : places[-1]]):
+            return False
+    return True
+
+
+def _renamed(original: _Original, names: dict[trace.SemaphoreKey, trace.SemaphoreKey]) -> Callable[[bool], Expansion]:
+    def key(old: trace.SemaphoreKey | None) -> trace.SemaphoreKey | None:
+        return old if old is None else names.get(old, old)
+
+    def change(op: trace.Op) -> trace.Op:
+        match op:
+            case trace.Dma():
+                return replace(op, sent=key(op.sent), received=key(op.received))
+            case trace.Wait() | trace.Signal():
+                return replace(op, semaphore=key(op.semaphore))
+            case _:
+                return op
+
+    return lambda full: _changed(expand(original.program, symmetric=False if full else None), change)
+
+
+def _changed(expansion: Expansion, change: Callable[[trace.Op], trace.Op]) -> Expansion:
+    traces = tuple(tuple(map(change, ops)) for ops in expansion.execution.traces)
+    return replace(expansion, execution=replace(expansion.execution, traces=traces))
+
+
+Unit = tuple[str, int, int]  # a block of scratch memory that is used as a whole
+
+
+def _merged_memory(original: _Original) -> Iterator[Mutant]:
+    """Any two slots, whether of one buffer or of two, where they are of one size."""
+    for a, b in itertools.combinations(_slots(original), 2):
+        if a[2] - a[1] == b[2] - b[1]:
+            what = f"{a[0]}[{a[1]}:{a[2]}] and {b[0]}[{b[1]}:{b[2]}]"
+            yield Mutant(kind="merge slots", what=what, build=_laid_over(original, a, b))
+
+
+def _slots(original: _Original) -> list[Unit]:
+    """The blocks of scratch memory that DMAs write; those within another one left out."""
+    scratch = {b.name for b in original.program.buffers if b.space == "scratch"}
+    found = {
+        (op.target.buffer, op.target.start, op.target.stop)
+        for ops in original.execution.traces
+        for op in ops
+        if isinstance(op, trace.Dma) and op.target.buffer in scratch
+    }
+    inside = {a for a in found for b in found if a != b and a[0] == b[0] and b[1] <= a[1] and a[2] <= b[2]}
+    return sorted(found - inside)
+
+
+def _laid_over(original: _Original, a: Unit, b: Unit) -> Callable[[bool], Expansion]:
+    def block(old: trace.Block) -> trace.Block:
+        if old.buffer == b[0] and b[1] <= old.start and old.stop <= b[2]:
+            return trace.Block(a[0], old.start - b[1] + a[1], old.stop - b[1] + a[1])
+        return old
+
+    def change(op: trace.Op) -> trace.Op:
+        match op:
+            case trace.Dma():
+                return replace(op, source=block(op.source), target=block(op.target))
+            case trace.Compute():
+                target = block(op.target) if op.target is not None else None
+                return replace(op, target=target, sources=tuple(map(block, op.sources)))
+            case _:
+                return op
+
+    # a trace for each rank: two buffers may count their units from different ranks
+    return lambda full: _changed(expand(original.program, symmetric=False), change)
