@@ -10,10 +10,10 @@ def show_chunk(chunk: ChunkRef) -> str:
     """`chunk[(r - s) % N, 0:2]`."""
     if not chunk.index:
         return "chunk"
-    return f"chunk[{', '.join(_show_index(part) for part in chunk.index)}]"
+    return f"chunk[{', '.join(show_index(part) for part in chunk.index)}]"
 
 
-def _show_index(part: Expr | Slice) -> str:
+def show_index(part: Expr | Slice) -> str:
     if not isinstance(part, Slice):
         return show(part)
     return f"{show(part.start) if part.start else ''}:{show(part.stop) if part.stop else ''}"

@@ -11,9 +11,10 @@ from dataclasses import replace
 from ringsched.diagnostics import Diagnostic
 from ringsched.expr import EvaluationError, Int, Var, binary, show
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
+from ringsched.schedule.notation import show_chunk
 from ringsched.schedule.schedule import Rank, Slice
 from ringsched.topology import evaluation_diagnostic
-from ringsched.verify.words import label, moment, place_name, rank_name, show_chunk, site
+from ringsched.verify.words import label, moment, place_name, rank_name, site
 
 
 def no_value(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.expr import Binary, Expr, Int, binary, show
 from ringsched.schedule.flat import FlatSchedule, flatten
+from ringsched.schedule.notation import show_chunk, show_range
 from ringsched.schedule.schedule import (
     Beside,
     Item,
@@ -27,7 +28,6 @@ from ringsched.schedule.schedule import (
     Transfer,
     Use,
 )
-from ringsched.verify.words import show_chunk, show_range
 
 MAX_TRIED = 60
 MAX_WORK = 3000  # ranks times transfers of a schedule that is tried

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from ringsched.collectives import Chunk
 from ringsched.diagnostics import Label, Span
-from ringsched.expr import Expr, show
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
-from ringsched.schedule.schedule import ChunkRef, Range, Slice
 from ringsched.topology import Topology
 
 SHOWN = 6  # items of a list before it is cut short
@@ -83,19 +81,3 @@ def label(text: str, *spans: Span | None) -> Label | None:
         if span is not None:
             return Label(span=span, text=text)
     return None
-
-
-def show_index(index: Expr | Slice) -> str:
-    if not isinstance(index, Slice):
-        return show(index)
-    start, stop = (show(e) if e is not None else "" for e in (index.start, index.stop))
-    return f"{start}:{stop}"
-
-
-def show_chunk(chunk: ChunkRef) -> str:
-    """As it is written in a schedule."""
-    return f"chunk[{', '.join(show_index(i) for i in chunk.index)}]" if chunk.index else "chunk"
-
-
-def show_range(range_: Range) -> str:
-    return f"{range_.var} in {show(range_.first)} .. {show(range_.last)}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from ringsched.collectives import Promise
-from ringsched.expr import Expr, Int, Var, binary
+from ringsched.expr import Expr, Var, binary
 from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
 from ringsched.program import trace
 from ringsched.program.expand import Expansion, IndexOutOfRange, expand

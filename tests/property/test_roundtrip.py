@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from ringsched.diagnostics import DiagnosticError, Span
 from ringsched.expr import LIMIT, Binary, Compare, EvaluationError, Expr, Extremum, Int, Neg, Var, evaluate, show
 from ringsched.schedule.loader import load, shipped_directory
+from ringsched.schedule.notation import show_chunk, show_range
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
-from ringsched.schedule.printer import format_text, print_schedule, show_chunk, show_range
+from ringsched.schedule.printer import format_text, print_schedule
 from ringsched.schedule.schedule import (
     Beside,
     ChunkRef,

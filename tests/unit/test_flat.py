@@ -11,9 +11,9 @@ from ringsched.diagnostics import Diagnostic, DiagnosticError
 from ringsched.expr import integer, show
 from ringsched.schedule.flat import MAX_TRANSFERS, FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_parameters
+from ringsched.schedule.notation import show_chunk
 from ringsched.schedule.schedule import Slice
 from ringsched.verify.dataflow import verify_dataflow
-from ringsched.verify.words import show_chunk
 
 HEAD = "schedule: t\ncollective: all_reduce\ntopology: {ring: N}\nparams: {N: 4}\nchunks: [N]\nsteps:\n"
 SCATTER = "  - {for: s in 0 .. N - 2, do: [{send: 'chunk[(r - s - 1) % N]', to: r + 1, op: reduce}]}\n"

@@ -2,8 +2,8 @@ import pytest
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Span
 from ringsched.expr import Binary, Expr, Int, Neg, Var, show
+from ringsched.schedule.notation import show_chunk, show_range
 from ringsched.schedule.parse import MAX_DEPTH, MAX_LENGTH, parse_chunk, parse_expression, parse_range
-from ringsched.schedule.printer import show_chunk, show_range
 from ringsched.schedule.schedule import Slice
 from ringsched.schedule.tree import Entry, Mapping, Scalar, Text, parse_tree
 

@@ -1,0 +1,1 @@
+"""The commands of `ringsched`: they call the compiler and say what came out. `cli.py` has their arguments."""

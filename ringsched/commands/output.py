@@ -1,0 +1,151 @@
+"""What commands print and write: findings on stderr, results on stdout, files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from ringsched.diagnostics import (
+    EXIT_RIGHT,
+    EXIT_UNDECIDED,
+    EXIT_USAGE,
+    EXIT_WRONG,
+    Diagnostic,
+    DiagnosticError,
+    exit_code,
+    render,
+)
+
+Verdict = Literal["right", "wrong", "undecided"]
+
+# These are about the command rather than the schedule: a target, a parameter or an output that cannot be used.
+_ABOUT_THE_COMMAND = {"RS213", "RS601", "RS602", "RS603", "RS611"}
+_OPEN = {"RS605"}  # a deadline decides nothing
+_NOTES = {"RS610"}  # said, and no failure
+
+
+def exit_status(diagnostics: Iterable[Diagnostic]) -> int:
+    """The exit code for all findings together."""
+    statuses = []
+    for diagnostic in diagnostics:
+        if diagnostic.code in _ABOUT_THE_COMMAND:
+            statuses.append(EXIT_USAGE)
+        elif diagnostic.code in _OPEN:
+            statuses.append(EXIT_UNDECIDED)
+        elif diagnostic.code not in _NOTES:
+            statuses.append(exit_code([diagnostic]))
+    return worst(statuses)
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """The exit code of several files: unreadable before wrong before undecided."""
+    found = set(statuses)
+    return next((status for status in (EXIT_USAGE, EXIT_WRONG, EXIT_UNDECIDED) if status in found), EXIT_RIGHT)
+
+
+def verdict_of(diagnostics: Iterable[Diagnostic]) -> Verdict:
+    """What `--json` calls the verdict."""
+    match exit_status(diagnostics):
+        case 0:
+            return "right"
+        case 3:
+            return "undecided"
+        case _:
+            return "wrong"
+
+
+def show(diagnostics: Iterable[Diagnostic]) -> None:
+    """Findings on stderr, in colour on a terminal."""
+    from ringsched.schedule.loader import sources
+
+    found = tuple(diagnostics)
+    texts = sources(found)
+    for diagnostic in found:
+        say(render(diagnostic, texts) + "\n", findings=True)
+
+
+def say(text: str, *, findings: bool = False) -> None:
+    """A message on stderr."""
+    if findings and sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
+        _colour(text)
+    else:
+        click.echo(text, err=True)
+
+
+_STYLES = (
+    (r"(?m)^error\[RS\d+\]", "bold red"),
+    (r"(?m)^advice\[RS\d+\]", "bold yellow"),
+    (r"(?m)^(?:error|advice)\[RS\d+\](.*)$", "bold"),
+    (r"(?m)^ *(?:-->|:::) .*$", "blue"),
+    (r"(?m)^ *\d* (?:\||=)", "blue"),
+    (r"(?m)^ *\| *(\^+.*)$", "bold red"),
+    (r"(?m)^ *\| *(-+(?: .*)?)$", "cyan"),
+    (r"(?m)^ *= (help:)", "bold green"),
+    (r"(?m)^ *= (more:.*)$", "dim"),
+)
+
+
+def _colour(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    styled = Text(text)
+    for pattern, style in _STYLES:
+        for match in re.finditer(pattern, text):
+            start, end = match.span(1 if match.re.groups else 0)
+            styled.stylize(style, start, end)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(styled)
+
+
+def print_json(entry: Mapping[str, object]) -> None:
+    """One JSON document on one line of stdout."""
+    click.echo(json.dumps(entry, ensure_ascii=False, allow_nan=False))
+
+
+def write_file(path: Path, text: str, *, sources: Sequence[Path] = ()) -> None:
+    """Writes `text` to `path` as a whole or not at all, never over one of `sources`. Raises RS611."""
+    try:
+        if any(path.exists() and source.exists() and path.samefile(source) for source in sources):
+            raise cannot_write(path, "it is the schedule itself", "choose another file with -o")
+        if path.is_dir():
+            raise cannot_write(path, "it is a directory", f"-o {path / 'kernel.py'}")
+        if path.exists() and not path.is_file():  # a device or a pipe has no older text to keep
+            path.write_text(text, encoding="utf-8")
+            return
+        _replace(path.resolve(), text)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise cannot_write(path, reason, "choose a file in a directory that exists and may be written") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        mode = path.stat().st_mode & 0o7777
+    else:
+        umask = os.umask(0)
+        os.umask(umask)
+        mode = 0o666 & ~umask
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def cannot_write(path: Path, reason: str, help: str) -> DiagnosticError:
+    """RS611."""
+    return DiagnosticError([Diagnostic(code="RS611", message=f"{path} cannot be written: {reason}", help=help)])

@@ -1,0 +1,84 @@
+"""`ringsched verify`: each file right, wrong, or undecided."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import click
+
+from ringsched.commands.output import exit_status, print_json, show, verdict_of, worst
+from ringsched.commands.settings import Settings, each, has_range, parameters_json, parameters_text, parse_settings
+from ringsched.diagnostics import Diagnostic, DiagnosticError
+from ringsched.pipeline import CALLS, open_schedule, prove
+from ringsched.schedule.loader import set_parameters
+
+CHECKED = f"data flow, values, races, deadlock, leftovers; {CALLS} calls in a row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came out for one file. `parameters`: the last ones checked, empty where the file cannot be read."""
+
+    file: str
+    parameters: dict[str, int]
+    settings: Settings
+    seconds: float
+    diagnostics: tuple[Diagnostic, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The keys that `--json` promises."""
+        return {
+            "schedule": self.file,
+            "params": parameters_json(self.parameters, {} if self.diagnostics else self.settings),
+            "verdict": verdict_of(self.diagnostics),
+            "proof": "these sizes",
+            "seconds": round(self.seconds, 3),
+            "diagnostics": [diagnostic.to_json() for diagnostic in self.diagnostics],
+        }
+
+    def sentence(self) -> str:
+        """The line for people."""
+        seconds = f"in {self.seconds:.2f} s"
+        if self.diagnostics:
+            count = len(self.diagnostics)
+            errors = f"{count} {'error' if count == 1 else 'errors'}"
+            verdict = "cannot be read" if not self.parameters else verdict_of(self.diagnostics)
+            sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
+            return f"{self.file}: {verdict}{sizes} ({errors}) {seconds}"
+        if has_range(self.settings):
+            sizes = parameters_text(self.parameters, self.settings)
+            return f"{self.file}: right, checked for {sizes} ({CHECKED}) {seconds}"
+        sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
+        return f"{self.file}: right{sizes} (checked at these sizes; {CHECKED}) {seconds}"
+
+
+def check(file: str, settings: Settings) -> Outcome:
+    """Loads a file once and checks it at all parameters, up to the first at which it is not right."""
+    start = time.perf_counter()
+    parameters: dict[str, int] = {}
+    found: tuple[Diagnostic, ...] = ()
+    try:
+        schedule = open_schedule(file)
+        for values in each(settings):
+            parameters = {p.name: values.get(p.name, p.value) for p in schedule.parameters}
+            prove(set_parameters(schedule, values))
+    except DiagnosticError as error:
+        found = error.diagnostics
+    seconds = time.perf_counter() - start
+    return Outcome(file=file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found)
+
+
+def verify(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:
+    """Returns the exit code."""
+    values = parse_settings(settings, ranges=True)
+    statuses = []
+    for file in files:
+        outcome = check(file, values)
+        statuses.append(exit_status(outcome.diagnostics))
+        if as_json:
+            print_json(outcome.to_json())
+        else:
+            show(outcome.diagnostics)
+            click.echo(outcome.sentence())
+    return worst(statuses)

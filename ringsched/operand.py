@@ -1,0 +1,109 @@
+"""The operand of a kernel: its shape and dtype on one rank, from `--shape` or chosen to suit the collective."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from ringsched.collectives import Promise
+from ringsched.diagnostics import Diagnostic, DiagnosticError
+
+DTYPES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f8_e4m3fn": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "bool": "bool",
+}
+_BYTES = {"32": 4, "16": 2}
+SPLIT = frozenset({"reduce_scatter", "scatter", "all_to_all"})  # axis 0 is shared out among the ranks
+MAX_BYTES = 1 << 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """An operand of the kernel function: its shape on one rank (one dimension at least), and its dtype.
+
+    The dtype is a name that jax.numpy knows: bfloat16, not bf16.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """`x=8x128:f32`, as `--shape` takes it."""
+        short = next((short for short, name in DTYPES.items() if name == self.dtype), self.dtype)
+        return f"{self.name}={'x'.join(map(str, self.shape))}:{short}"
+
+    @property
+    def item_bytes(self) -> int:
+        return next((size for bits, size in _BYTES.items() if self.dtype.endswith(bits)), 1)
+
+
+def parse_dtype(text: str) -> str:
+    """`bf16` or `bfloat16` → bfloat16. Raises RS112."""
+    name = text.strip()
+    if name in DTYPES:
+        return DTYPES[name]
+    if name in DTYPES.values():
+        return name
+    wide = re.fullmatch(r"(?:[fiuc]|float|int|uint|complex)(?:64|128)", name)
+    reason = "a TPU kernel takes no dtype wider than 32 bits" if wide else "there is no such dtype"
+    raise _fault(f"`{text}`: {reason}", f"the dtypes are {', '.join(DTYPES)}")
+
+
+def parse_operand(text: str, dtype: str | None = None) -> Operand:
+    """`x=256x1024:bf16`. `dtype`: where the text has none. Raises RS112."""
+    match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9x× ]+?)\s*(?::\s*(\S+)\s*)?", text)
+    sizes = re.split(r"\s*[x×]\s*", match[2]) if match else []
+    if match is None or not all(re.fullmatch(r"[0-9]{1,12}", size) for size in sizes):
+        raise _fault(f"`--shape {text}` is not of the form NAME=SIZES:DTYPE", "write --shape x=256x1024:bf16")
+    if match[1] != "x":
+        raise _fault(f"`--shape {text}`: there is no operand `{match[1]}`", "the operand is x: --shape x=256x1024:bf16")
+    written = parse_dtype(match[3]) if match[3] else None
+    if written and dtype and written != dtype:
+        raise _fault(f"`--shape` says {written} and `--dtype` says {dtype}", "give the dtype once")
+    operand = Operand(name="x", shape=tuple(map(int, sizes)), dtype=written or dtype or "float32")
+    if math.prod(operand.shape) * operand.item_bytes > MAX_BYTES:
+        raise _fault(f"`--shape {text}` takes more than 64 GiB on one rank", "write --shape x=256x1024:bf16")
+    return operand
+
+
+def default_operand(promise: Promise, dtype: str = "float32") -> Operand:
+    """256 rows of 512, for each rank where the collective shares them out or sums them."""
+    gathers = promise.kind in ("all_gather", "gather", "permute", "broadcast")
+    rows = 256 if gathers else 256 * promise.topology.ranks
+    return Operand(name="x", shape=(rows, 512), dtype=dtype)
+
+
+def smallest_operand(promise: Promise, dtype: str = "float32") -> Operand:
+    """The operand whose units are one tile each: enough to see a kernel work, and quick to interpret."""
+    tile = Operand(name="x", shape=(1, 128), dtype=dtype)
+    rows = math.prod(promise.input_shape()) * (32 // tile.item_bytes)
+    return Operand(name="x", shape=(rows, 128), dtype=dtype)
+
+
+def check_operand(promise: Promise, operand: Operand) -> None:
+    """Raises RS607 where the collective cannot take the operand."""
+    ranks = promise.topology.ranks
+    rows = operand.shape[0]
+    if promise.kind in SPLIT and rows % ranks:
+        fitting = "x".join(map(str, (-(-rows // ranks) * ranks, *operand.shape[1:])))
+        message = f"{promise.kind} shares out axis 0 among {ranks} ranks, and {rows} is not a multiple of {ranks}"
+        raise DiagnosticError([Diagnostic(code="RS607", message=message, help=f"--shape x={fitting}")])
+    if promise.kind == "reduce_scatter" and operand.dtype == "bool":
+        message = "reduce_scatter does not add bool"
+        raise DiagnosticError([Diagnostic(code="RS607", message=message, help="--shape x=…:i32, or another dtype")])
+
+
+def _fault(message: str, help: str) -> DiagnosticError:
+    return DiagnosticError([Diagnostic(code="RS112", message=message, help=help)])
