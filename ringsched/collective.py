@@ -27,7 +27,7 @@ class ScheduleError(ValueError):
         super().__init__("\n\n".join(render(d, texts) for d in error.diagnostics))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Collective:
     """What `rs.compile` returns.
 

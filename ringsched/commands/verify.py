@@ -9,7 +9,7 @@ import click
 
 from ringsched.commands.output import exit_status, print_json, show, verdict_of, worst
 from ringsched.commands.settings import Settings, each, has_range, parameters_json, parameters_text, parse_settings
-from ringsched.diagnostics import Diagnostic, DiagnosticError
+from ringsched.diagnostics import EXIT_USAGE, Diagnostic, DiagnosticError
 from ringsched.pipeline import CALLS, open_schedule, prove
 from ringsched.schedule.loader import set_parameters
 
@@ -43,9 +43,10 @@ class Outcome:
         if self.diagnostics:
             count = len(self.diagnostics)
             errors = f"{count} {'error' if count == 1 else 'errors'}"
-            verdict = "cannot be read" if not self.parameters else verdict_of(self.diagnostics)
+            if exit_status(self.diagnostics) == EXIT_USAGE:
+                return f"{self.file}: not checked ({errors})"
             sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
-            return f"{self.file}: {verdict}{sizes} ({errors}) {seconds}"
+            return f"{self.file}: {verdict_of(self.diagnostics)}{sizes} ({errors}) {seconds}"
         if has_range(self.settings):
             sizes = parameters_text(self.parameters, self.settings)
             return f"{self.file}: right, checked for {sizes} ({CHECKED}) {seconds}"

@@ -127,7 +127,7 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
     """Signal every rank that writes into this one's memory, once; wait for as many as this one writes to.
 
     With both neighbours signalled and both waited for, a neighbour that is already in its next call could be taken for
-    one that has not arrived in this one; the hazard rule shows it for two calls of a shift.
+    one that has not arrived in this one; the hazard rule shows it for two calls of a shift on five ranks or more.
     """
     topology = lanes.flat.topology
     code = StepCode()

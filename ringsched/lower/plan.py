@@ -113,6 +113,7 @@ class _Draft:
     grid: tuple[int, ...] | None
     pieces: int
     uniform: bool  # all ranks send in all uses
+    distinct: int  # so many resources, used round robin, and no rank ever receives in one of them twice
     rows: int = 0
     base: int = 0
 
@@ -125,8 +126,9 @@ def _draft(lanes: Lanes, places: Places, lane: Lane) -> _Draft:
         for sent in places.sent[lane.number, step].values():
             slotted |= any(isinstance(s.target, Slot) for s in sent)
             pieces = max(pieces, *(1 + s.piece for s in sent))
+    distinct = _distinct(lane, places)
     if not slotted:
-        return _Draft(lane=lane, grid=None, pieces=1, uniform=uniform)
+        return _Draft(lane=lane, grid=None, pieces=1, uniform=uniform, distinct=distinct)
     landed = [
         s
         for step in lane.steps
@@ -154,7 +156,20 @@ def _draft(lanes: Lanes, places: Places, lane: Lane) -> _Draft:
     if lane.width is not None:
         grid = (max(s.value for s in landed) - base + 1, *grid)
     rows = 1 + max(s.target.use for s in landed if isinstance(s.target, Slot))
-    return _Draft(lane=lane, grid=grid, pieces=pieces, uniform=uniform, rows=rows, base=base)
+    return _Draft(lane=lane, grid=grid, pieces=pieces, uniform=uniform, distinct=distinct, rows=rows, base=base)
+
+
+def _distinct(lane: Lane, places: Places) -> int:
+    """Where each rank takes part in some steps only, as in a pipeline, few resources do for many steps."""
+    numbers: dict[int, list[int]] = {}
+    for number, step in enumerate(lane.steps):
+        for rank in places.arrived[lane.number, step]:
+            numbers.setdefault(rank, []).append(number)
+    least = max(map(len, numbers.values()))
+    for keep in range(least, len(lane.steps)):
+        if all(len({number % keep for number in mine}) == len(mine) for mine in numbers.values()):
+            return keep
+    return len(lane.steps)
 
 
 def _use(lanes: Lanes, lane: Lane, step: int) -> Use:
@@ -197,11 +212,11 @@ def _keep(
     budget: int,
     decisions: list[Decision],
 ) -> int:
-    uses = len(draft.lane.steps)
+    uses = draft.distinct
     wish = wishes.slots if draft.grid is not None else None
     wish = wishes.semaphores if wish is None else wish
     if wish is not None:
-        return min(wish, uses)
+        return min(wish, len(draft.lane.steps))
     plenty = min(DEDICATED_SEMAPHORES, budget - 8)
     if draft.grid is not None:
         promise = lanes.flat.promise
@@ -252,6 +267,8 @@ def _explained(plan: LanePlan, wishes: Lowering) -> Decision:
         reason = "each chunk lands in its final place, which is written once; one semaphore a use needs no credits"
     elif plan.keep == uses:
         reason = "a partial sum waits there to be added to and sent on; one slot a use needs no credits"
+    elif not plan.credits:
+        reason = "used round robin; each rank receives in so few steps that it needs none of them twice"
     else:
         reason = (
             "used round robin; the receiver returns a credit when one is free, so code and memory do not grow with N"

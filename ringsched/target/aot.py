@@ -5,13 +5,12 @@ import json
 import math
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from ringsched.operand import Operand
+from ringsched.processes import read_log, run_module
 from ringsched.target.report import KernelDump, TargetReport, build_report, kernel_name
 
 # Topologies that libtpu loads, and the prefix of each family's accelerator type.
@@ -45,36 +44,25 @@ class TargetError(Exception):
         self.help = help
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operand:
-    """An operand of the kernel function: its shape on one rank (one dimension at least), and its dtype.
-
-    The dtype is a name that jax.numpy knows: bfloat16, not bf16.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
 def compile_for_target(
     *,
     source: str,
     function: str,
-    ranks: int,
+    sides: tuple[int, ...],
     operands: tuple[Operand, ...],
     target: str,
     timeout: float = 300,
 ) -> TargetReport:
-    """Compiles `function` of a module for the first `ranks` devices of a target and returns the compiler's figures.
+    """Compiles `function` of a module for the first devices of a target and returns the compiler's figures.
 
-    `source` is the text of the module. Its function is called inside `shard_map` over the axis "i", each operand
-    and result being split along its first dimension, with `axis_name="i"` and `interpret=False`. `timeout`: seconds.
+    `source` is the text of the module, `sides` the extents of its topology; their product is the number of ranks. The
+    function is called inside `shard_map`, each operand and result being split along its first dimension, with
+    `interpret=False` and `axis_name="i"`, or ("x", "y") and so on for several sides. `timeout`: seconds.
 
     Raises TargetError: RS601 unknown target, RS602 no TPU compiler, RS603 too few devices, RS604 rejected by the
     compiler, RS605 deadline passed.
     """
-    devices = device_count(target)
+    devices, ranks = device_count(target), math.prod(sides)
     if not 0 < ranks <= devices:
         larger = next(
             (name for name in TARGETS if _family(name) == _family(target) and device_count(name) >= ranks),
@@ -89,15 +77,22 @@ def compile_for_target(
         raise TargetError("RS602", "the TPU compiler (libtpu) is not installed", "pip install 'ringsched[tpu]'")
     request = {
         "function": function,
-        "ranks": ranks,
+        "sides": sides,
         "operands": [asdict(operand) for operand in operands],
         "target": target,
+        "seconds": timeout,
     }
     with tempfile.TemporaryDirectory(prefix="ringsched-") as name:
         directory = Path(name)
         (directory / "kernel.py").write_text(source, encoding="utf-8")
         (directory / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        exit_code = _run_child(directory, target, timeout)
+        exit_code = run_module("ringsched.target.child", directory, child_environment(target, directory), timeout)
+        if exit_code is None:
+            raise TargetError(
+                "RS605",
+                f"the TPU compiler did not finish within {timeout:g} s for {target}",
+                "allow more time, or unroll less: a rolled loop keeps compile time from growing with the ranks",
+            )
         seconds = _read_result(directory, target, exit_code)
         dumps = read_dumps(directory / "dump")
     return build_report(target=target, function=function, compile_seconds=seconds, dumps=dumps)
@@ -128,8 +123,6 @@ def child_environment(target: str, directory: Path) -> dict[str, str]:
         # Without it, each pass of the compiler writes its own file: a hundred times as much text.
         "--xla_jf_dump_llo_pass_label_regex=.*post-ra.*",
     )
-    # The package may be on this process's path only.
-    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
     return {
         "TPU_ACCELERATOR_TYPE": f"{_ACCELERATORS[_family(target)]}-{cores}",
         "TPU_WORKER_HOSTNAMES": "localhost",
@@ -138,33 +131,7 @@ def child_environment(target: str, directory: Path) -> dict[str, str]:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "JAX_PLATFORMS": "cpu",  # the topology is compiled for, not run on: no TPU is looked for
         "LIBTPU_INIT_ARGS": " ".join((os.environ.get("LIBTPU_INIT_ARGS", ""), *dump)).strip(),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
     }
-
-
-def _run_child(directory: Path, target: str, timeout: float) -> int:
-    with (directory / "log.txt").open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "ringsched.target.child", str(directory)],
-            cwd=directory,
-            env=os.environ | child_environment(target, directory),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a process group of its own, so that nothing it started outlives it
-        )
-        try:
-            return child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise TargetError(
-                "RS605",
-                f"the TPU compiler did not finish within {timeout:g} s for {target}",
-                "allow more time, or unroll less: a rolled loop keeps compile time from growing with the ranks",
-            ) from None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
 
 
 def _read_result(directory: Path, target: str, exit_code: int) -> float:
@@ -175,7 +142,7 @@ def _read_result(directory: Path, target: str, exit_code: int) -> float:
             return float(result["compile_seconds"])
         message = str(result["rejected"])
     else:  # the compiler ended the process; what it said last is in the log
-        log = (directory / "log.txt").read_text(encoding="utf-8", errors="replace")
+        log = read_log(directory)
         message = f"the compiler's process ended with exit code {exit_code}\n" + "\n".join(
             line for line in log.splitlines() if re.match(r"F\d{4} |.*(?:Check failed|Error\b)", line)
         )

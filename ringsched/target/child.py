@@ -12,12 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ringsched.target.ring import ring_order
+from ringsched.processes import end_after
+from ringsched.target.ring import device_order
 
 
 def main(directory: Path) -> None:
     """Compiles what the request names; the result says how long it took, or why it did not compile."""
     request = json.loads((directory / "request.json").read_text())
+    end_after(request["seconds"] + 5)
     result: dict[str, float | str]
     try:
         result = {"compile_seconds": compile_kernel(directory / "kernel.py", request)}
@@ -38,18 +40,19 @@ def compile_kernel(source: Path, request: dict[str, Any]) -> float:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=request["target"]).devices
-    ranks = request["ranks"]
-    order = ring_order([(*device.coords, getattr(device, "core_on_chip", 0)) for device in devices], ranks)
-    mesh = Mesh(np.array([devices[index] for index in order]), ("i",))
+    sides = tuple(request["sides"])
+    order = device_order([(*device.coords, getattr(device, "core_on_chip", 0)) for device in devices], sides)
+    axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
+    mesh = Mesh(np.array([devices[index] for index in order]).reshape(sides), axes)
     function = getattr(load_module(source), request["function"])
 
     def kernel(*arguments: jax.Array) -> Any:
-        return function(*arguments, axis_name="i", interpret=False)
+        return function(*arguments, axis_name=axes if len(axes) > 1 else axes[0], interpret=False)
 
-    split = PartitionSpec("i")
+    split = PartitionSpec(axes)
     operands = [
         jax.ShapeDtypeStruct(
-            (ranks * operand["shape"][0], *operand["shape"][1:]),
+            (len(order) * operand["shape"][0], *operand["shape"][1:]),
             jnp.dtype(operand["dtype"]),
             sharding=NamedSharding(mesh, split),
         )

@@ -1,8 +1,37 @@
 """The order of a topology's devices in which neighbouring ranks are one link apart."""
 
+import itertools
+import math
 from collections.abc import Sequence
 
 Position = tuple[int, ...]  # coordinates of the chip, then the core on it
+
+
+def device_order(positions: Sequence[Position], sides: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the indices of the devices of a ring or line (one side) or a mesh or torus, row-major.
+
+    Several sides are laid along axes of the devices' grid, as close to its extents as they go, so that links that wrap
+    around can be used. Where they do not fit, the devices are the first ones in the order given.
+    """
+    if len(sides) == 1:
+        return ring_order(positions, sides[0])
+    extents = [1 + max(column) for column in zip(*positions, strict=True)]
+    number = {position: index for index, position in enumerate(positions)}
+    fitting = [
+        axes
+        for axes in itertools.permutations(range(len(extents)), len(sides))
+        if all(side <= extents[axis] for side, axis in zip(sides, axes, strict=True))
+    ]
+    if not fitting:
+        return tuple(range(math.prod(sides)))
+    best = min(fitting, key=lambda axes: (sum(extents[axis] for axis in axes), axes))
+    order = []
+    for place in itertools.product(*map(range, sides)):
+        position = [0] * len(extents)
+        for axis, coordinate in zip(best, place, strict=True):
+            position[axis] = coordinate
+        order.append(number[tuple(position)])
+    return tuple(order)
 
 
 def ring_order(positions: Sequence[Position], ranks: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ travels is renumbered.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.collectives import OWNED, Chunk, Promise
@@ -44,7 +45,10 @@ UNSET = Meaningless("memory that was never written")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongValue:
-    """A unit of the result that does not hold what the collective promises (ranks, chunks as in the execution)."""
+    """A unit of the result that does not hold what the collective promises (ranks, chunks as in the execution).
+
+    `wanted`: the ranks whose terms it must hold; 0: none, it must be zero.
+    """
 
     rank: int
     chunk: Chunk
@@ -63,14 +67,29 @@ def check_values(expansion: Expansion, promise: Promise) -> tuple[WrongValue, ..
     machine.run()
     wrong = []
     for rank in range(len(execution.traces)):
+        filled = set()
         for chunk in promise.chunks():
             wanted = promise.promised(rank, chunk)
             if not wanted:
                 continue
-            found = machine.memory[rank]["o"][_flat(chunk, promise.output_positions(), promise.dims)]
+            unit = _flat(chunk, promise.output_positions(), promise.dims)
+            filled.add(unit)
+            found = machine.memory[rank]["o"][unit]
             if found != Term(chunk, wanted):
                 wrong.append(WrongValue(rank=rank, chunk=chunk, found=found, wanted=wanted))
+        wrong.extend(_not_blank(rank, machine.memory[rank]["o"], filled, promise))
     return tuple(wrong)
+
+
+def _not_blank(rank: int, result: list[Value], filled: set[int], promise: Promise) -> Iterator[WrongValue]:
+    """Units of the result that no chunk is promised in are zero, as `jax.lax` has them, and nothing else."""
+    positions = promise.output_positions()
+    for unit, index in enumerate(itertools.product(*(range(promise.dims[p]) for p in positions))):
+        if unit not in filled and result[unit] != ZeroValue():
+            chunk = [0] * len(promise.dims)
+            for position, value in zip(positions, index, strict=True):
+                chunk[position] = value
+            yield WrongValue(rank=rank, chunk=tuple(chunk), found=result[unit], wanted=0)
 
 
 def _flat(chunk: Chunk, positions: tuple[int, ...], dims: tuple[int, ...]) -> int:

@@ -85,6 +85,10 @@ def _ready(descriptor: int, seconds: float) -> bool:
     return bool(select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0])
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "deadline(seconds): of a test that runs in the process with virtual devices")
+
+
 @pytest.fixture(scope="session")
 def devices() -> Iterator[Devices]:
     """Tests that take this run in a process with 16 virtual devices."""
@@ -95,7 +99,7 @@ def devices() -> Iterator[Devices]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if "devices" not in pyfuncitem.fixturenames or pyfuncitem.get_closest_marker("here"):
+    if "devices" not in pyfuncitem.fixturenames:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names if name != "devices"}

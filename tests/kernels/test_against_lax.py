@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import ADDING, SCHEDULES, SPLITTING
 
-SCHEDULES = (
-    "exchange",
-    "shift",
-    "all_gather",
-    "all_gather_bidirectional",
-    "reduce_scatter",
-    "reduce_scatter_bidirectional",
-    "all_reduce",
-    "all_reduce_bidirectional",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-)
 SIZES = (2, 3, 4, 5, 8)
 DTYPES = ("float32", "bfloat16", "int32")
 
 
 def operand_shape(name: str, n: int) -> tuple[int, ...]:
-    return (n * 8, 128) if name.startswith(("reduce_scatter", "all_to_all")) else (8, 128)
+    return (n * 8, 128) if name in SPLITTING else (8, 128)
 
 
 def bound(n: int, dtype: str, x: Any) -> Any:
     """Of the error of a sum of n terms, each partial sum rounded once: (n - 1) eps times the sum of sizes."""
+    import jax.numpy as jnp
+
     return (n - 1) * float(jnp.finfo(dtype).eps) * np.abs(np.asarray(x, "float64")).sum(axis=0).max()
 
 
 def check(name: str, n: int, dtype: str, mode: str) -> None:
-    from twins import ADDING, clean, data, normal, on_ranks, ours, same, twin, watched
+    import jax.numpy as jnp
+    from twins import clean, data, normal, on_ranks, ours, same, twin, watched
 
     exact = name not in ADDING or dtype == "int32"
     make = data if exact else normal

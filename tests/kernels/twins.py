@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,20 +20,6 @@ import ringsched as rs
 
 Function = Callable[[jax.Array], jax.Array]
 
-SCHEDULES = (
-    "exchange",
-    "shift",
-    "all_gather",
-    "all_gather_bidirectional",
-    "reduce_scatter",
-    "reduce_scatter_bidirectional",
-    "all_reduce",
-    "all_reduce_bidirectional",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-)
-ADDING = ("reduce_scatter", "reduce_scatter_bidirectional", "all_reduce", "all_reduce_bidirectional", "reduce")
 _compiled: dict[str, Any] = {}
 
 
@@ -101,24 +88,42 @@ def normal(shape: tuple[int, ...], dtype: Any = "float32", seed: int = 0) -> jax
 
 
 def on_ranks(
-    f: Function, x: jax.Array, *, mesh: Mesh | None = None, spec: Any = None, out: Any = None, check_vma: bool = True
-) -> jax.Array:
-    """f at every rank on its x[rank], all results stacked; `spec` and `out` for other meshes than a ring."""
-    mesh = ring(x.shape[0]) if mesh is None else mesh
-    spec = P(*mesh.axis_names) if spec is None else spec
-    out = spec if out is None else out
+    f: Callable[[Any], Any], x: Any, *, mesh: Mesh | None = None, out: Any = None, check_vma: bool = True
+) -> Any:
+    """f at every rank on its x[rank] (of each leaf of x), all results stacked: dimensions of the mesh come first."""
+    mesh = ring(jax.tree.leaves(x)[0].shape[0]) if mesh is None else mesh
+    spec = P(*mesh.axis_names)
     lead = len(mesh.axis_names)
 
-    def block(x: jax.Array) -> jax.Array:
-        y = f(x.reshape(x.shape[lead:]))
-        return y.reshape((1,) * lead + y.shape)
+    def block(x: Any) -> Any:
+        y = f(jax.tree.map(lambda a: a.reshape(a.shape[lead:]), x))
+        return jax.tree.map(lambda a: a.reshape((1,) * lead + a.shape), y)
 
+    out = spec if out is None else out
     return jax.jit(jax.shard_map(block, mesh=mesh, in_specs=spec, out_specs=out, check_vma=check_vma))(x)
 
 
-def same(a: jax.Array, b: jax.Array) -> None:
-    assert (a.dtype, a.shape) == (b.dtype, b.shape)
-    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+def same(a: Any, b: Any) -> None:
+    """Trees of arrays with the same dtypes, shapes and values."""
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def close(a: Any, b: Any) -> None:
+    """Trees of arrays with the same shapes and, but for rounding, values."""
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-5, atol=1e-5)
+
+
+def written(folder: str, text: str, **parameters: int) -> Any:
+    """The compiled schedule of this text, which takes its name from its first line."""
+    path = Path(folder) / f"{text.split()[1]}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return rs.compile(path, **parameters)
 
 
 def watched(mode: str = "on_wait") -> Any:

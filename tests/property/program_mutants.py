@@ -122,6 +122,8 @@ def mutants(program: Program) -> Iterator[Mutant]:
             yield original.mutant(f"double {kind_of(leaf)}", name, path, _double)
         yield from _indices(original, path, leaf)
         yield from _peers(original, path, leaf)
+    yield from _without(original)
+    yield from _one_rank_less(original)
     yield from _bounds(original)
     yield from _late_waits(original)
     yield from _early_signals(original)
@@ -178,17 +180,6 @@ def _edited(body: Body, path: Path, edit: Edit) -> Body:
     return tuple(siblings)
 
 
-def _at(rank: int, position: int) -> tuple[int, int]:
-    return rank, position
-
-
-@dataclass(slots=True)
-class Matched:
-    """What one execution of a wait takes: the DMAs (rank, position) or signals that the units come from."""
-
-    units: list[tuple[int, int]]
-
-
 class _Original:
     """The Program, one instruction a guard, and its traces: `paths[rank][position]` is where an operation stands."""
 
@@ -202,10 +193,6 @@ class _Original:
             return expand(program, symmetric=False if full else None)
 
         return Mutant(kind=kind, what=what, build=build)
-
-    @cached_property
-    def symmetric(self) -> bool:
-        return expand(self.program).execution.symmetric
 
     @cached_property
     def execution(self) -> trace.Execution:
@@ -276,6 +263,18 @@ class _Original:
         return found
 
     @cached_property
+    def known(self) -> dict[tuple[int, int], list[int]]:
+        """For each operation and rank, up to which position of that rank's trace everything has surely come before."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for rank, position in self.run:
+            clock = list(found[rank, position - 1]) if position else [-1] * len(self.execution.traces)
+            for cause in self.takes.get((rank, position), ()):
+                clock = list(map(max, clock, found[cause]))
+            clock[rank] = position
+            found[rank, position] = clock
+        return found
+
+    @cached_property
     def given(self) -> dict[tuple[int, int], trace.Dma]:
         """For each credit (rank, position) the DMA that its receiver starts next: it writes what is given back."""
         found: dict[tuple[int, int], trace.Dma] = {}
@@ -343,6 +342,47 @@ def _idempotent(leaf: Leaf) -> bool:
             return leaf.target not in (leaf.left, leaf.right)
         case _:
             return False
+
+
+def _without(original: _Original) -> Iterator[Mutant]:
+    """All signals and waits of one semaphore left out at once: nothing is left over, and nothing starves."""
+    for semaphore in original.program.semaphores:
+        if semaphore.kind != "dma":
+            body = _stripped(original.program.body, semaphore.name)
+            program = replace(original.program, body=body)
+            yield Mutant(
+                kind=f"without {semaphore.kind} semaphore",
+                what=semaphore.name,
+                build=lambda full, program=program: expand(program, symmetric=False if full else None),
+            )
+
+
+def _one_rank_less(original: _Original) -> Iterator[Mutant]:
+    """A barrier that leaves one of several ranks out: its signal removed, and one less waited for."""
+    waits = [(path, leaf) for path, leaf in original.leaves.items() if isinstance(leaf, Wait) and leaf.amount > 1]
+    for path, leaf in original.leaves.items():
+        if isinstance(leaf, Signal) and len(waits) == 1 and waits[0][1].semaphore == leaf.semaphore:
+            place, wait = waits[0]
+            body = _edited(original.program.body, place, _replaced(replace(wait, amount=wait.amount - 1)))
+            program = replace(original.program, body=_edited(body, path, _remove))
+            yield Mutant(
+                kind="barrier with one rank less",
+                what=f"{kind_of(leaf)} {path}",
+                build=lambda full, program=program: expand(program, symmetric=False if full else None),
+            )
+
+
+def _stripped(body: Body, name: str) -> Body:
+    found: list[Instruction] = []
+    for i in body:
+        match inner := _inner(i):
+            case Loop():
+                found.append(_outer(i, replace(inner, body=_stripped(inner.body, name))))
+            case Signal() | Wait() if inner.semaphore.semaphore == name:
+                pass
+            case _:
+                found.append(i)
+    return tuple(found)
 
 
 # ---- index, peer, bound -------------------------------------------------------------------------------------------
@@ -565,21 +605,45 @@ def _merged_semaphores(original: _Original) -> Iterator[Mutant]:
     keys = [(s.name, i) for s in original.program.semaphores for i in range(s.count)]
     for a, b in itertools.combinations(keys, 2):
         kind = original.program.semaphore(a[0]).kind
-        if kind == original.program.semaphore(b[0]).kind and not _waited_together(original, a, b):
+        if kind == original.program.semaphore(b[0]).kind and not _as_good_as_one(original, a, b):
             what = f"{a[0]}[{a[1]}] and {b[0]}[{b[1]}]"
             yield Mutant(kind="merge semaphores", what=what, build=_renamed(original, {b: a}))
 
 
-def _waited_together(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
-    """Whether, on every rank, only waits lie between the first and the last wait on either: they are one wait for all.
+def _as_good_as_one(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
+    """Whether no rank can confuse the two.
 
-    Then whatever comes after them comes after all units of both, in whatever order they were taken off.
+    Two elements of an array that no rank needs both are made into a mutant all the same: the array is too long.
     """
-    for ops in original.execution.traces:
-        places = [i for i, op in enumerate(ops) if isinstance(op, trace.Wait) and op.semaphore in (a, b)]
-        if places and not all(isinstance(op, trace.Wait) for op in ops[places[0] : places[-1]]):
-            return False
-    return True
+    ranks = range(len(original.execution.traces))
+    both = [rank for rank in ranks if (rank, a) in original.feeds and (rank, b) in original.feeds]
+    if not both and a[0] == b[0]:
+        return False
+    return all(
+        _waited_together(original, rank, a, b) or _after(original, rank, a, b) or _after(original, rank, b, a)
+        for rank in both
+    )
+
+
+def _waits(original: _Original, rank: int, *keys: trace.SemaphoreKey) -> list[int]:
+    ops = original.execution.traces[rank]
+    return [i for i, op in enumerate(ops) if isinstance(op, trace.Wait) and op.semaphore in keys]
+
+
+def _waited_together(original: _Original, rank: int, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
+    """Only waits lie between the first and the last wait on either: all of them are like one wait for everything.
+
+    Whatever comes after them comes after all units of both, in whatever order they were taken off.
+    """
+    places = _waits(original, rank, a, b)
+    between = original.execution.traces[rank][places[0] : places[-1]]
+    return all(isinstance(op, trace.Wait) for op in between)
+
+
+def _after(original: _Original, rank: int, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
+    """All that counts on `a` starts after the last wait on `b`, because messages say so: one can be used again."""
+    last = _waits(original, rank, b)[-1]
+    return all(original.known[cause][rank] >= last for cause in original.feeds[rank, a])
 
 
 def _renamed(original: _Original, names: dict[trace.SemaphoreKey, trace.SemaphoreKey]) -> Callable[[bool], Expansion]:

@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
+from ringsched.operand import Operand
 from ringsched.target.aot import (
     TARGETS,
-    Operand,
     TargetError,
     child_environment,
     compile_for_target,
@@ -83,7 +83,7 @@ def compile_shift(target: str, **changes):
     arguments = {
         "source": SHIFT,
         "function": "shift",
-        "ranks": 4,
+        "sides": (4,),
         "operands": (Operand(name="x", shape=(16, 128), dtype="float32"),),
         "target": target,
         "timeout": 120,
@@ -139,11 +139,11 @@ def test_a_missing_compiler(monkeypatch):
 
 
 def test_more_ranks_than_devices():
-    error = error_of("v5e:2x2", ranks=8)
+    error = error_of("v5e:2x2", sides=(8,))
     assert error.code == "RS603"
     assert error.message == "v5e:2x2 has 4 devices, the kernel is for 8 ranks"
     assert error.help == "--target v5e:2x4"
-    assert error_of("v4:2x2x1", ranks=9).help == "choose parameters that give 1 to 8 ranks"
+    assert error_of("v4:2x2x1", sides=(9,)).help == "choose parameters that give 1 to 8 ranks"
 
 
 @needs_libtpu
