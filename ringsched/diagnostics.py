@@ -7,6 +7,7 @@ ours is an `InternalError`. "Undecided" is a verdict of its own and never stands
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ EXIT_WRONG = 1
 EXIT_USAGE = 2
 EXIT_UNDECIDED = 3
 EXIT_INTERNAL = 101
+
+WIDTH = 110  # columns of a rendered finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +125,19 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str]) -> str:
     if labels:
         lines.append(f"{gutter} |")
     for fact in facts:
-        first, *rest = fact.split("\n")
+        first, *rest = _wrapped(fact, WIDTH - width - 3)
         lines.append(f"{gutter} = {first}")
         lines.extend(f"{gutter}   {line}" for line in rest)
     return "\n".join(lines)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The lines of a note; one that is too long goes on in the next, indented."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        room = textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        lines.extend(room if len(line) > width else [line])
+    return lines
 
 
 def _excerpt(label: Label, sources: Mapping[str, str], width: int, mark: str) -> list[str]:

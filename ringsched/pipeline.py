@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ringsched.codegen.module import Kernel, module_text
-from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
+from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
 from ringsched.lower.lanes import find_lanes
 from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
@@ -77,12 +77,30 @@ def _prove_flat(schedule: Schedule, flat: FlatSchedule) -> Proven:
     if not report.ok:
         findings = diagnose(report, expansion.execution)
         if flat.schedule.lowering != Lowering():
-            raise DiagnosticError(_smallest_hazard(schedule) or findings)
+            raise DiagnosticError(_wished(_smallest_hazard(schedule) or findings, flat.schedule.lowering))
         raise InternalError("the lowered program is wrong: " + "; ".join(f.message for f in findings))
     wrong = _values(lowered, expansion, flat)
     if wrong:
         raise InternalError(f"the lowered program computes something else: {wrong[0]}")
     return Proven(schedule=schedule, flat=flat, symmetric=symmetric, lowered=lowered)
+
+
+_INSTEAD = {
+    "slots": "ask for more slots, or leave `slots` out: the compiler takes as many as it needs, or credits",
+    "semaphores": "ask for more semaphores, or leave `semaphores` out",
+    "barrier": "leave `barrier: none` out: the compiler puts in the barrier that is needed",
+}
+
+
+def _wished(findings: tuple[Diagnostic, ...], wishes: Lowering) -> tuple[Diagnostic, ...]:
+    """The first finding of each code, with the wish of `lowering:` that brought it about."""
+    spans = [(name, span) for name, span in wishes.spans if name in _INSTEAD]
+    first = {f.code: f for f in reversed(findings)}
+    asked = tuple(Label(span=span, text="asked for here") for _, span in spans)
+    help_ = "; ".join(_INSTEAD[name] for name, _ in spans) or None
+    return tuple(
+        replace(f, secondary=(*f.secondary, *asked), help=help_ or f.help) for f in findings if first[f.code] is f
+    )
 
 
 def _values(lowered: Lowered, expansion: Expansion, flat: FlatSchedule) -> tuple[WrongValue, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
@@ -91,15 +92,34 @@ def _fail(request: Request, outcome: Outcome) -> int:
         print_json(outcome.to_json())
     else:
         show(outcome.diagnostics)
-        say(f"{outcome.sentence()}; nothing was written")
+        say(f"{outcome.sentence()}; nothing was written" if not request.prints else outcome.sentence())
     return exit_status(outcome.diagnostics)
 
 
+def _refused(request: Request, outcome: Outcome, finding: Diagnostic) -> int:
+    """The schedule is right, and the kernel was not compiled for the target."""
+    if request.as_json:
+        figures = dict.fromkeys((field.name for field in fields(TargetReport)))
+        about = {"target": request.target, "kernel": None, "output": None, "diagnostics": [finding.to_json()]}
+        print_json(outcome.to_json() | figures | about)
+    else:
+        show([finding])
+        say(f"{request.file}: right, but not compiled for {request.target}; nothing was written")
+    return exit_status([finding])
+
+
 def _deliver(request: Request, outcome: Outcome, compiled: Compiled, operand: Operand | None) -> int:
+    """Writes the text, unless the target's compiler refuses the kernel."""
     schedule = compiled.proven.schedule
-    if operand is not None:
-        check_operand(compiled.proven.flat.promise, operand)
+    operand = operand or default_operand(compiled.proven.flat.promise)
     path = None if request.prints else _path(request, schedule)
+    report: TargetReport | None = None
+    if request.target:
+        check_operand(compiled.proven.flat.promise, operand)
+        try:
+            report = _compile_for(request.target, compiled, operand)
+        except TargetError as error:
+            return _refused(request, outcome, _target_diagnostic(error))
     text = _text(request, compiled)
     if path is not None:
         write_file(path, text, sources=_files(schedule))
@@ -107,30 +127,16 @@ def _deliver(request: Request, outcome: Outcome, compiled: Compiled, operand: Op
         click.echo(text, nl=False)
     if request.explain:
         say(decisions_text(compiled.proven.lowered.decisions))
+    if request.as_json:
+        print_json(outcome.to_json() | {"output": path and str(path)} | (report.to_json() if report else {}))
+        return EXIT_RIGHT
     proven = f"right for {parameters_text(outcome.parameters)}" if outcome.parameters else "right"
     written = f" → {path}" if path is not None else ""
     sentence = f"{request.file}{written}: {proven} (checked at these sizes; {CHECKED}) in {outcome.seconds:.2f} s"
-    entry: dict[str, object] = {**outcome.to_json(), "output": str(path) if path is not None else None}
-    report: TargetReport | None = None
-    status = EXIT_RIGHT
-    if not request.as_json:
-        click.echo(sentence, err=request.prints)
-    if request.target:
-        try:
-            report = _compile_for(request.target, compiled, operand)
-            entry |= report.to_json()
-        except TargetError as error:
-            finding = _target_diagnostic(error)
-            status = exit_status([finding])
-            entry |= {"target": request.target, "diagnostics": [finding.to_json()]}
-            if not request.as_json:
-                show([finding])
-    if request.as_json:
-        print_json(entry)
-    elif report is not None:
-        used = operand or default_operand(compiled.proven.flat.promise)
-        click.echo(report_text(report, used), err=request.prints)
-    return status
+    click.echo(sentence, err=request.prints)
+    if report is not None:
+        click.echo(report_text(report, operand), err=request.prints)
+    return EXIT_RIGHT
 
 
 def _files(schedule: Schedule) -> list[Path]:
@@ -163,20 +169,20 @@ def _text(request: Request, compiled: Compiled) -> str:
 def decisions_text(decisions: Sequence[Decision]) -> str:
     """What the compiler decided, each with the reason under it."""
     width = max((len(decision.subject) for decision in decisions), default=0)
-    lines = ["decisions:"]
+    lines = ["decisions"]
     for decision in decisions:
         lines.append(f"  {decision.subject:<{width}}  {decision.choice}")
-        lines.append(f"  {'':<{width}}    because: {decision.reason}")
-    return "\n".join(lines)
+        lines += textwrap.wrap(decision.reason, 100, initial_indent=" " * (width + 6), subsequent_indent=" " * (width + 6))
+    return "\n".join(lines) + "\n"
 
 
-def _compile_for(target: str, compiled: Compiled, operand: Operand | None) -> TargetReport:
+def _compile_for(target: str, compiled: Compiled, operand: Operand) -> TargetReport:
     promise = compiled.proven.flat.promise
     return compile_for_target(
         source=compiled.source,
         function=compiled.proven.schedule.name,
         sides=promise.topology.sides,
-        operands=(operand or default_operand(promise),),
+        operands=(operand,),
         target=target,
     )
 

@@ -2,7 +2,8 @@
 
 A receive resource of a lane is one slot (where its chunks do not land in their final place) together with one receive
 semaphore. As many resources as the lane has uses need no credits. Fewer are used round robin, and the receiver gives
-the sender a credit for each one that is free again; the sender waits for it before it writes there the next time.
+the sender a credit for each one that is free again; the sender waits for it before it writes there the next time. On a
+two-way ring what the receiver sends back anyway says the same.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
 from ringsched.lower.lanes import Lane, Lanes, Use
-from ringsched.lower.places import Places, Slot
+from ringsched.lower.places import END, Moment, Places, Slot
 from ringsched.schedule.schedule import Lowering
 
 DEDICATED_SLOTS = 8  # up to so many uses each has a slot of its own
@@ -36,7 +37,8 @@ class LanePlan:
     """`keep` receive resources; `grid` the shape of one slot in units, None: everything lands in final places.
 
     `released[use]` is when the resource of that use is free again: after the given step's code of the given lane's
-    position (`credits` only). `drained`: sends of this lane are waited for one by one, a step later.
+    position (`credits` only). `answered`: chunks that come back stand in for credits. `drained`: sends of this lane are
+    waited for one by one, a step later.
     """
 
     lane: Lane
@@ -46,6 +48,7 @@ class LanePlan:
     grid: tuple[int, ...] | None
     pieces: int
     credits: bool
+    answered: bool
     drained: bool
     suffix: str
 
@@ -84,11 +87,12 @@ def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
         keep = _keep(lanes, draft, freed, wishes, budget, decisions)
         budget -= keep
         keeps.append(keep)
-    credits = [_credits(lanes, d, k, freed) for d, k in zip(drafts, keeps, strict=True)]
-    drained = _drained(lanes, places, drafts, credits)
+    recycled = [_recycled(d, k, freed) for d, k in zip(drafts, keeps, strict=True)]
+    drained = _drained(places, drafts, recycled)
     plans = []
-    for draft, keep, credit in zip(drafts, keeps, credits, strict=True):
+    for draft, keep, again in zip(drafts, keeps, recycled, strict=True):
         number = draft.lane.number
+        answered = again and any(_answers(lanes, places, draft, keep, other, freed) for other in drafts)
         plans.append(
             LanePlan(
                 lane=draft.lane,
@@ -97,7 +101,8 @@ def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
                 base=draft.base,
                 grid=draft.grid,
                 pieces=draft.pieces,
-                credits=credit,
+                credits=again and not answered,
+                answered=answered,
                 drained=number in drained,
                 suffix=f"_{number}" if len(drafts) > 1 else "",
             )
@@ -241,20 +246,55 @@ def _keep(
     )
 
 
-def _credits(lanes: Lanes, draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> bool:
-    """Credits where they help: with fewer resources than `_least` a ring would wait for itself."""
+def _recycled(draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> bool:
+    """Given back by the receiver; with fewer resources than `_least` a ring would wait for itself."""
     return keep < len(draft.lane.steps) and draft.uniform and keep >= _least(draft, freed)
 
 
-def _drained(lanes: Lanes, places: Places, drafts: list[_Draft], credits: list[bool]) -> set[int]:
+def _drained(places: Places, drafts: list[_Draft], recycled: list[bool]) -> set[int]:
     """Lanes whose sends read from slots that are given back: each send is waited for on its own."""
     found: set[int] = set()
-    for draft, credit in zip(drafts, credits, strict=True):
-        if not credit or draft.grid is None:
+    for draft, again in zip(drafts, recycled, strict=True):
+        if not again or draft.grid is None:
             continue
         for number in range(len(draft.lane.steps)):
             found.update(lane for lane, _ in places.read.get((draft.lane.number, number), ()))
     return found
+
+
+def _answers(
+    lanes: Lanes, places: Places, draft: _Draft, keep: int, other: _Draft, freed: dict[tuple[int, int], int]
+) -> bool:
+    """Whether the receiver sends a chunk back by `other` after each resource is free, and early enough.
+
+    It has arrived before the resource is written again, so that a credit would say nothing new.
+    """
+    lane, back = draft.lane, other.lane
+    if not other.uniform or (back.peer, back.source) != (lane.source, lane.peer):
+        return False
+    for number in range(len(lane.steps) - keep):
+        free = _free_moment(lanes, places, lane, number, freed)
+        again = lane.steps[number + keep]
+        deadline = (again, _position(lanes, lane.number, again))
+        if not any(
+            (step, _position(lanes, back.number, step)) >= free and places.processed[back.number, step] <= deadline
+            for step in back.steps
+        ):
+            return False
+    return True
+
+
+def _free_moment(lanes: Lanes, places: Places, lane: Lane, number: int, freed: dict[tuple[int, int], int]) -> Moment:
+    """When its receiver has processed a use, and has waited for the sends that read it: just before their next ones."""
+    moment = places.processed[lane.number, lane.steps[number]]
+    for reader, step in places.read.get((lane.number, number), ()):
+        following = next((k for k in lanes.lanes[reader].steps if k > step), END)
+        moment = max(moment, (following, _position(lanes, reader, following)) if following < END else (END, 0))
+    return max(moment, (freed[lane.number, number], 0))
+
+
+def _position(lanes: Lanes, lane: int, step: int) -> int:
+    return next(i for i, use in enumerate(lanes.uses[step]) if use.lane == lane)
 
 
 def _explained(plan: LanePlan, wishes: Lowering) -> Decision:
@@ -267,6 +307,8 @@ def _explained(plan: LanePlan, wishes: Lowering) -> Decision:
         reason = "each chunk lands in its final place, which is written once; one semaphore a use needs no credits"
     elif plan.keep == uses:
         reason = "a partial sum waits there to be added to and sent on; one slot a use needs no credits"
+    elif plan.answered:
+        reason = "used round robin; what the receiver sends back meanwhile tells that one is free, so no credits"
     elif not plan.credits:
         reason = "used round robin; each rank receives in so few steps that it needs none of them twice"
     else:

@@ -238,7 +238,7 @@ def _title(op: Op, position: int) -> str:
         case Exit():
             return "exit from the kernel"
         case Dma() | Wait() | Signal() | Compute() if op.note:
-            return op.note
+            return f"`{op.note}`"
         case Dma():
             return f"the DMA at position {position}"
         case Wait():

@@ -185,10 +185,10 @@ def test_missing_wait_at_the_end() -> None:
     program = shift(4, writers_only, waits=False)
     assert codes(program) == {"RS403", "RS502"}
     late, left = diagnose(check_hazards(program, 1), program)
-    assert late.message == "send x (rank 3) may still be under way on out[0] of rank 0 when rank 0 leaves the kernel"
+    assert late.message == "`send x` (rank 3) may still be under way on out[0] of rank 0 when rank 0 leaves the kernel"
     assert late.counterexample == {"ranks": 4, "rank": 0, "call": 1}
     assert late.notes == (
-        "missing order: send x (rank 3) ends before rank 0 leaves",
+        "missing order: `send x` (rank 3) ends before rank 0 leaves",
         "no wait makes sure that the DMA has ended",
     )
     assert left.message == "recv[0] of rank 0 is not zero when the kernel ends: 1 added, 0 taken"
@@ -270,7 +270,7 @@ def test_race_names_both_places() -> None:
     assert (race.overlap, race.memory_rank, race.first.finish) == (Block("out", 2, 4), 0, 4)
     (found,) = diagnose(report, program)
     assert found.code == "RS401"
-    assert found.message == "send it (rank 0) and clear it (rank 0) race on out[2:4] of rank 0"
+    assert found.message == "`send it` (rank 0) and `clear it` (rank 0) race on out[2:4] of rank 0"
     assert found.primary is not None and found.primary.span == spans[1]
     assert [label.span for label in found.secondary] == [spans[0]]
     assert found.help == "wait on send[0] before the source is written again"
