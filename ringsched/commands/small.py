@@ -33,13 +33,12 @@ chunks: [N]
 
 # Steps run one after the other; the transfers of one step are concurrent.
 steps:
-  - for: s in 0 .. N - 2 # both ends included
+  - for: s in 0 .. N - 2  # both ends included
     do:
       # Forward the chunk that arrived in the step before; in the first step, the rank's own.
-      - send: chunk[(r - s) % N] # % is never negative
-        to: r + 1 # on a ring the last rank's neighbour is rank 0
-        # op: reduce     adds to what the receiver holds, in place of copying
-        # when: r > 0    only ranks for which it holds send
+      # `op: reduce` would add it to what the receiver holds; `when: r > 0` would let only some ranks send.
+      - send: chunk[(r - s) % N]  # % is never negative
+        to: r + 1                 # on a ring the last rank's neighbour is rank 0
 """
 
 
@@ -120,7 +119,7 @@ def schedules() -> int:
     for name in names:
         path = shipped_directory() / f"{name}.yaml"
         about = load(path).description or _first_comment(path.read_text(encoding="utf-8"))
-        first, *rest = textwrap.wrap(about, 100 - width) or [""]
+        first, *rest = textwrap.wrap(about, 100 - width, break_on_hyphens=False) or [""]
         click.echo(f"{name:<{width}}  {first}".rstrip())
         for line in rest:
             click.echo(f"{'':<{width}}  {line}")

@@ -1,6 +1,6 @@
 """What has surely happened before what, on every interleaving: vector clocks over ranks.
 
-The rule (design.md, "The hazard rule"), exactly. An event x is guaranteed to precede an event e iff e does not happen
+The rule of docs/proofs.md, exactly. An event x is guaranteed to precede an event e iff e does not happen
 in the run in which x is held up for ever; that run is unique, because each semaphore is taken from by one rank only. A
 wait that needs K units (all that its semaphore has been asked for so far) does not happen in it iff the instruction
 before it does not, or fewer than K units arrive. Per rank, what is held up further down holds up less, so one number

@@ -2,7 +2,7 @@
 
     Execution  →  HazardReport
 
-The rule is section 3 of design.md; `clocks.py` says how it is computed, `races.py` how accesses are compared, and
+The rule is told in docs/proofs.md; `clocks.py` says how it is computed, `races.py` how accesses are compared, and
 `hazard_diagnostics.py` words the findings. Exact: `exhaustive.py` finds the same by trying every interleaving.
 """
 

@@ -1,0 +1,1 @@
+"""Running a generated kernel on virtual CPU devices, in a process of its own, and comparing it with `jax.lax`."""

@@ -1,0 +1,119 @@
+"""The process in which a kernel is interpreted: `python -m ringsched.run.child DIRECTORY`.
+
+kernel.py and request.json in the directory → events on stdout, among what the interpreter prints there. Its environment
+decides how many devices and threads jax has, and a kernel that hangs takes its process with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ringsched.processes import end_after
+from ringsched.run.events import say
+
+
+def main(directory: Path) -> None:
+    """Runs what the request names."""
+    request = json.loads((directory / "request.json").read_text(encoding="utf-8"))
+    end_after(request["seconds"] + 5)
+    say(phase="starting jax")
+    run(directory / "kernel.py", request)
+
+
+def run(source: Path, request: dict[str, Any]) -> None:
+    """Runs the kernel in each DMA mode: twice in one program, and that program again."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import lax
+    from jax.experimental.pallas import tpu as pltpu
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from ringsched.run.twins import Twin, compare
+    from ringsched.target.child import load_module
+
+    sides = tuple(request["sides"])
+    ranks = math.prod(sides)
+    devices = jax.devices()[:ranks]
+    axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(sides), axes)
+    split = PartitionSpec(axes)
+    twin = Twin(
+        kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"])
+    )
+    operand = request["operand"]
+    shape = (ranks * operand["shape"][0], *operand["shape"][1:])
+    random = np.random.default_rng(request["seed"])
+    inputs = [values(random, shape, jnp.dtype(operand["dtype"])) for _ in range(request["calls"])]
+    expected = [twin.expected(x, devices) for x in inputs]
+    typed = jax.eval_shape(twin.on(devices), inputs[0])
+    function = getattr(load_module(source), request["function"])
+
+    for mode in request["modes"]:
+        interpret = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
+
+        def kernel(x: jax.Array, interpret: Any = interpret) -> jax.Array:
+            result: jax.Array = function(x, axis_name=axes if len(axes) > 1 else axes[0], interpret=interpret)
+            return result
+
+        def twice(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+            one = kernel(first)
+            jax.debug.callback(returned, one)
+            second, one = lax.optimization_barrier((second, one))  # the second call starts after the first, on its rank
+            return one, kernel(second)
+
+        def returned(_: Any) -> None:
+            say(returned=True)
+
+        say(mode=mode, phase="compiling")
+        start = time.perf_counter()
+        mapped = jax.shard_map(twice, mesh=mesh, in_specs=(split, split), out_specs=(split, split), check_vma=False)
+        sharded = [jax.device_put(x, NamedSharding(mesh, split)) for x in inputs]
+        try:
+            program = jax.jit(mapped).lower(sharded[0], sharded[1]).compile()
+        except (TypeError, ValueError) as error:  # what the function says about its operand
+            say(refused=str(error))
+            return
+        results = []
+        for call in range(0, len(sharded), 2):
+            say(mode=mode, phase="calls", first=call + 1)
+            results += [np.asarray(y) for y in program(*sharded[call : call + 2])]
+        jax.effects_barrier()
+        for number, (got, (want, bound)) in enumerate(zip(results, expected, strict=True)):
+            if (got.shape, got.dtype) != (typed.shape, typed.dtype):
+                say(mode=mode, call=number + 1, shape=[str(got.shape), str(got.dtype), str(typed.shape), str(typed.dtype)])
+                continue
+            found = compare(got, want, bound, ranks)
+            say(
+                mode=mode,
+                call=number + 1,
+                max_error=found.max_error,
+                bound=None if bound is None else float(np.max(bound, initial=0.0)),
+                wrong=found.wrong,
+                rank=found.rank,
+                index=found.index,
+                got=found.got,
+                want=found.want,
+            )
+        say(mode=mode, phase="done", seconds=time.perf_counter() - start)
+
+
+def values(random: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Random values over the range of an integer dtype, normal ones of a float dtype."""
+    import jax.numpy as jnp
+
+    if dtype == bool:
+        return random.integers(0, 2, shape).astype(bool)
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        return random.integers(int(info.min), int(info.max), shape, endpoint=True).astype(dtype)
+    return random.standard_normal(shape, dtype="float32").astype(dtype)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
