@@ -54,6 +54,9 @@ class Lanes:
     ranks: tuple[int, ...]
     lanes: tuple[Lane, ...]
     uses: tuple[tuple[Use, ...], ...]
+    rotation: tuple[
+        int | None, ...
+    ] = ()  # of a symmetric schedule: the coordinate that each chunk dimension turns with
 
     def bind(self, use: Use, rank: int, value: int) -> dict[str, int]:
         """All names of the statement of `use`, on `rank`."""
@@ -140,7 +143,20 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
                     lane = _lane(table, key, flat.topology)
                     uses[-1].append(Use(lane=lane.number, step=step, env=transfer.env, values=values, senders=members))
     lanes = _with_uses(tuple(table.values()), uses)
-    return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=tuple(tuple(u) for u in uses))
+    rotation = _rotation(flat) if symmetric else (None,) * len(flat.promise.dims)
+    frozen = tuple(tuple(group) for group in uses)
+    return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=frozen, rotation=rotation)
+
+
+def _rotation(flat: FlatSchedule) -> tuple[int | None, ...]:
+    """Which coordinate the indices of each chunk dimension depend on; a symmetric schedule has one at most."""
+    coordinates = flat.topology.coordinates
+    found: list[int | None] = [None] * len(flat.promise.dims)
+    for statement in {transfer.statement for transfers in flat.steps for transfer in transfers}:
+        for d, part in enumerate(statement.chunk.index):
+            if not isinstance(part, Slice):
+                found[d] = next((i for i, c in enumerate(coordinates) if c in names(part)), found[d])
+    return tuple(found)
 
 
 _Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]  # `each` values, and the ranks that send them

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from ringsched.expr import Expr, Int, binary, names, show, substitute
+from ringsched.expr import Expr, Int, Var, binary, names, show, substitute
 from ringsched.lower.holes import StepCode
 from ringsched.lower.lanes import Lanes, Piece, Use, flat_rank, pieces
 from ringsched.lower.places import Operand, Place, Result, Slot
@@ -55,7 +55,15 @@ class Naming:
                 source = [substitute(e, dict(env)) for e in lane.source]
                 at = dict(zip(self.lanes.flat.topology.coordinates, source, strict=True))
             self.known[key] = tuple(simplify(substitute(substitute(e, dict(env)), dict(at))) for e in exprs)
-        return self.known[key] + tuple(Int(value=i) for i in extra)
+        return self.known[key] + tuple(self._inner(len(self.known[key]) + d, i) for d, i in enumerate(extra))
+
+    def _inner(self, dimension: int, index: int) -> Expr:
+        """An index within a block that a schedule takes whole: a number, or one that turns with the rank."""
+        axis = self.lanes.rotation[dimension]
+        if axis is None:
+            return Int(value=index)
+        own = Var(name=self.lanes.flat.topology.coordinates[axis])
+        return simplify(binary("%", binary("+", own, index), self.lanes.flat.promise.dims[dimension]))
 
     def peer(self, code: StepCode, use: Use, *, source: bool) -> tuple[Expr, ...]:
         """Whom this rank sends to, or who sends to it."""

@@ -215,34 +215,29 @@ def _record_sends(
     table = places.sent.setdefault((use.lane, use.step), {})
     for sender in use.senders:
         receiver = sender if lanes.symmetric else lanes.receiver(use, sender)
-        targets = {
-            (a.value, a.piece, c if not lanes.symmetric else None, i): target
-            for a, c, target, _, _, i in _numbered(landed[receiver])
-            if a.use is use
-        }
+        targets = {(a.value, a.piece, chunk): target for a, chunk, target, _, _ in landed[receiver] if a.use is use}
         table[sender] = []
         for value in use.values:
             for number, piece in enumerate(sent_pieces(lanes, use, sender, value)):
                 chunks = members(lanes.flat.promise.dims, piece)
-                pairs = [
-                    (here[sender][c], targets[value, number, None if lanes.symmetric else c, i])
-                    for i, c in enumerate(chunks)
-                ]
+                there = [_seen_by_receiver(lanes, use, chunk) for chunk in chunks]
+                pairs = [(here[sender][c], targets[value, number, t]) for c, t in zip(chunks, there, strict=True)]
                 for block, (source, target) in coalesce(piece, chunks, pairs):
-                    table[sender].append(
-                        Sent(value=value, piece=number, extra=block[len(piece) :], source=source, target=target)
-                    )
+                    extra = block[len(piece) :]
+                    table[sender].append(Sent(value=value, piece=number, extra=extra, source=source, target=target))
                     if isinstance(source, Slot):
                         places.read.setdefault((source.lane, source.use), set()).add((use.lane, use.step))
 
 
-def _numbered(landed: list[_Landing]) -> Iterator[tuple[_Arrival, Chunk, Place, Place | None, Place, int]]:
-    """Landings with the number of the chunk within its piece (the same at both ends)."""
-    previous, number = None, 0
-    for landing in landed:
-        number = number + 1 if landing[0] is previous else 0
-        previous = landing[0]
-        yield (*landing, number)
+def _seen_by_receiver(lanes: Lanes, use: Use, chunk: Chunk) -> Chunk:
+    """A chunk that rank 0 sends, as rank 0 would see it if it were the receiver (symmetric schedules)."""
+    if not lanes.symmetric:
+        return chunk
+    back = lanes.flat.topology.at(lanes.sender(use, 0))  # the opposite of the displacement
+    return tuple(
+        index if axis is None else (index + back[axis]) % lanes.flat.promise.dims[d]
+        for d, (index, axis) in enumerate(zip(chunk, lanes.rotation, strict=True))
+    )
 
 
 def _record_arrivals(landed: list[_Landing], here: dict[Chunk, Place], rank: int, places: Places) -> None:

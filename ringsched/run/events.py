@@ -27,8 +27,9 @@ def say(**event: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An event and what the interpreter printed between it and the next one."""
+    """An event, the DMA mode that it belongs to, and what the interpreter printed between it and the next one."""
 
+    mode: str | None
     event: Event
     text: str
 
@@ -46,4 +47,10 @@ class Part:
 def read(log: str) -> list[Part]:
     """The events of a log, in order."""
     pieces = _EVENT.split(log)
-    return [Part(event=json.loads(event), text=text) for event, text in zip(pieces[1::2], pieces[2::2], strict=True)]
+    parts: list[Part] = []
+    mode = None
+    for event, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        fields = json.loads(event)
+        mode = fields.get("mode", mode)
+        parts.append(Part(mode=mode, event=fields, text=text))
+    return parts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import tempfile
 import time
@@ -119,9 +120,12 @@ def run_kernel(
         start = time.perf_counter()
         exit_code = run_module("ringsched.run.child", directory, _environment(topology.ranks), timeout)
         seconds = time.perf_counter() - start
-        log = read_log(directory)
+        log = read_log(directory).replace(f"{directory}{os.sep}", "")
     report = read_report(log, promise)
-    if exit_code is None or exit_code < 0 and seconds > timeout:
+    late = exit_code is None or (exit_code < 0 and seconds > timeout)
+    if late and any(mode.seconds is not None for mode in report.modes[len(MODES) - 1 :]):
+        return report
+    if late:
         return RunReport(modes=report.modes, diagnostics=(*report.diagnostics, _hang(log, promise, timeout)))
     if exit_code != 0:
         raise InternalError(f"the kernel of {function} raises an exception when it is run\n{_last_lines(log)}")
@@ -130,8 +134,6 @@ def run_kernel(
 
 def _environment(ranks: int) -> dict[str, str]:
     """As many devices as ranks, and a thread for each of them; see `ringsched.threads`."""
-    import os
-
     flags = os.environ.get("XLA_FLAGS", "")
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", flags)
     return {
@@ -151,13 +153,106 @@ def read_report(log: str, promise: Promise) -> RunReport:
             raise DiagnosticError([_refused(part.event["refused"])])
     runs, found = [], []
     for mode in MODES:
-        mine = [part for part in parts if part.event.get("mode", _mode_before(parts, part)) == mode]
+        mine = [part for part in parts if part.mode == mode]
         if mine:
             runs.append(_mode_run(mode, mine))
             found += _findings(mode, mine, promise)
     return RunReport(modes=tuple(runs), diagnostics=tuple(found))
 
 
-def _mode_before(parts: list[Part], part: Part) -> str | None:
-    modes = [p.event["mode"] for p in parts[: parts.index(part)] if "mode" in p.event]
-    return modes[-1] if modes else None
+def _mode_run(mode: str, parts: list[Part]) -> ModeRun:
+    compared = [part.event for part in parts if "max_error" in part.event]
+    bounds = [event["bound"] for event in compared if event["bound"] is not None]
+    errors = [event["max_error"] for event in compared]
+    return ModeRun(
+        mode=mode,
+        calls=len({part.event["call"] for part in parts if "call" in part.event}),
+        seconds=next((part.event["seconds"] for part in parts if part.event.get("phase") == "done"), None),
+        max_error=math.nan if any(map(math.isnan, errors)) else max(errors, default=0.0),
+        bound=max(bounds, default=None),
+        races=sum(len(part.races) for part in parts),
+        leftover_semaphores=sum(len(part.leftovers) for part in parts),
+    )
+
+
+def _findings(mode: str, parts: list[Part], promise: Promise) -> list[Diagnostic]:
+    """At most one of each kind: the first."""
+    found = [f for f in (_wrong_value(mode, part.event, promise) for part in parts) if f is not None][:1]
+    races = [race for part in parts for race in part.races]
+    if races:
+        found.append(
+            Diagnostic(
+                code="RS401",
+                message=f"the interpreter's race detector reports {_count(len(races), 'race')} (DMA mode {mode})",
+                notes=("the first:\n" + "\n".join(_first_lines(races[0])),),
+            )
+        )
+    leftovers = [text for part in parts for text in part.leftovers]
+    if leftovers:
+        devices = {match[1] for match in (re.search(r"for (\d+)", text) for text in leftovers) if match}
+        found.append(
+            Diagnostic(
+                code="RS502",
+                message=f"a semaphore is left over on {_count(len(devices), 'device')} (DMA mode {mode})",
+                notes=("the first: " + leftovers[0].replace("Semaphore", "semaphore"),),
+            )
+        )
+    return found
+
+
+def _wrong_value(mode: str, event: Event, promise: Promise) -> Diagnostic | None:
+    where = f"(call {event.get('call')}, DMA mode {mode})"
+    twin = twin_name(promise.kind)
+    if "shape" in event:
+        got, got_dtype, want, want_dtype = event["shape"]
+        message = f"the result is {got_dtype}{got} where {twin} gives {want_dtype}{want}, all ranks together {where}"
+        return Diagnostic(code="RS608", message=message)
+    if not event.get("wrong"):
+        return None
+    place = ", ".join(map(str, event["index"]))
+    wrong = "element is" if event["wrong"] == 1 else "elements are"
+    most = f", by {event['max_error']:.3g} at most" if math.isfinite(event["max_error"]) else ""
+    bound = "" if event["bound"] is None else f"; rounding explains {event['bound']:.3g}"
+    return Diagnostic(
+        code="RS608",
+        message=f"rank {event['rank']} has {event['got']} at [{place}], and {twin} gives {event['want']} {where}",
+        counterexample={"rank": event["rank"], "call": event["call"]},
+        notes=(f"{event['wrong']:,} {wrong} wrong{most}{bound}",),
+    )
+
+
+def _hang(log: str, promise: Promise, timeout: float) -> Diagnostic:
+    """Says how far the child was."""
+    parts = read(log)
+    last = next((part for part in reversed(parts) if "phase" in part.event), None)
+    phase = last.event["phase"] if last else "starting"
+    if phase == "calls" and last is not None:
+        returned = sum(1 for part in parts[parts.index(last) :] if part.event.get("returned"))
+        call = last.event["first"] + (returned >= promise.topology.ranks)
+        where = f"it hangs in call {call}, DMA mode {last.mode}"
+    else:
+        where = f"it was {phase}" + (f", DMA mode {last.mode}" if last is not None and last.mode else "")
+    left = MODES[MODES.index(last.mode) + 1 :] if last is not None and last.mode in MODES else MODES
+    return Diagnostic(
+        code="RS609",
+        message=f"the run did not end within {timeout:g} s: {where}",
+        notes=(f"not tried: DMA mode {', '.join(left)}",) if left else (),
+        help="if the machine is slow or busy, allow more: --timeout SECONDS",
+    )
+
+
+def _refused(text: str) -> Diagnostic:
+    return Diagnostic(code="RS607", message=text, help="give another operand: --shape x=…")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _first_lines(race: str) -> list[str]:
+    """The two accesses, without their clocks."""
+    return [line.strip() for line in race.splitlines() if re.match(r"\s*(?:read|write) of ", line)][:2]
+
+
+def _last_lines(log: str) -> str:
+    return "\n".join([line for line in log.splitlines() if line.strip() and "##ringsched" not in line][-12:])

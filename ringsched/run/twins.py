@@ -123,7 +123,7 @@ def compare(got: np.ndarray, want: np.ndarray, bound: np.ndarray | None, ranks: 
         rank=first[0] // rows,
         index=(first[0] % rows, *first[1:]),
         got=str(got[first]),
-        want=str(want[first]),
+        want=str(want[first].astype(got.dtype)),
     )
 
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TypeGuard
 
 from ringsched.collectives import Promise
 from ringsched.expr import Expr, Var, binary
@@ -58,14 +59,14 @@ SCHEDULES = (
 SIZES = (2, 3, 4, 5)
 ROLLED = {  # long enough for loops; and, where there are slots to be given back, for credits
     "all_gather": 12,
-    "all_gather_bidirectional": 22,
+    "all_gather_bidirectional": 20,
     "all_reduce": 12,
-    "all_reduce_bidirectional": 22,
+    "all_reduce_bidirectional": 20,
     "all_to_all": 12,
     "broadcast": 8,
     "reduce": 8,
     "reduce_scatter": 12,
-    "reduce_scatter_bidirectional": 22,
+    "reduce_scatter_bidirectional": 20,
 }
 
 Leaf = Send | Copy | WaitDma | Signal | Wait | Add | Zero
@@ -275,29 +276,51 @@ class _Original:
         return found
 
     @cached_property
+    def waits(self) -> dict[tuple[int, trace.SemaphoreKey], list[int]]:
+        """The positions of all waits on a rank's semaphore."""
+        found: dict[tuple[int, trace.SemaphoreKey], list[int]] = {}
+        for rank, position in self.takes:
+            op = self.op(rank, position)
+            assert isinstance(op, trace.Wait)
+            found.setdefault((rank, op.semaphore), []).append(position)
+        return found
+
+    @cached_property
+    def following(self) -> list[list[int]]:
+        """For each position of a trace the next one that is no wait."""
+        found = []
+        for ops in self.execution.traces:
+            after = [len(ops)] * len(ops)
+            for position in reversed(range(len(ops) - 1)):
+                after[position] = after[position + 1] if isinstance(ops[position + 1], trace.Wait) else position + 1
+            found.append(after)
+        return found
+
+    @cached_property
     def given(self) -> dict[tuple[int, int], trace.Dma]:
-        """For each credit (rank, position) the DMA that its receiver starts next: it writes what is given back."""
+        """For each credit (rank, position) the DMA that must not start before it: the next one into scratch memory.
+
+        Where all memory is written once, a credit gives a receive semaphore back: then it is simply the next one.
+        """
         found: dict[tuple[int, int], trace.Dma] = {}
         for (rank, position), units in self.takes.items():
             for source, signal in units:
-                if isinstance(self.op(source, signal), trace.Signal):
-                    dma = next(self._sends(rank, position, {source}), None)
-                    if dma is not None:
-                        op = self.op(rank, dma)
-                        assert isinstance(op, trace.Dma)
-                        found[source, signal] = op
+                cause = self.op(source, signal)
+                if isinstance(cause, trace.Signal) and not self.is_barrier(cause.semaphore):
+                    sends = [op for op in self.execution.traces[rank][position:] if _sends_to(op, source)]
+                    slots = [op for op in sends if self.program.buffer(op.target.buffer).space == "scratch"]
+                    found[source, signal] = (slots or sends)[0]
         return found
-
-    def _sends(self, rank: int, position: int, targets: set[int]) -> Iterator[int]:
-        for later, op in enumerate(self.execution.traces[rank]):
-            if later > position and isinstance(op, trace.Dma) and op.rank != rank and op.rank in targets:
-                yield later
 
     def op(self, rank: int, position: int) -> trace.Op:
         return self.execution.traces[rank][position]
 
     def is_barrier(self, key: trace.SemaphoreKey) -> bool:
         return self.program.semaphore(key[0]).kind == "barrier"
+
+
+def _sends_to(op: trace.Op, rank: int) -> TypeGuard[trace.Dma]:
+    return isinstance(op, trace.Dma) and op.rank == rank
 
 
 def _noted(siblings: list[Instruction], index: int, path: Path) -> None:
@@ -518,7 +541,9 @@ def _guards(original: _Original, rank: int, wait: int, later: int) -> bool:
         cause = original.op(source, position)
         match cause:
             case trace.Signal():
-                if isinstance(op, trace.Dma) and op.rank == source != rank:
+                if op is original.given.get((source, position)):
+                    return True
+                if original.is_barrier(cause.semaphore) and _sends_to(op, source):
                     return True
             case trace.Dma():
                 wait_op = original.op(rank, wait)
@@ -611,39 +636,28 @@ def _merged_semaphores(original: _Original) -> Iterator[Mutant]:
 
 
 def _as_good_as_one(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
-    """Whether no rank can confuse the two.
+    """Whether no rank can confuse the two: no unit for the later of two waits can be there at the earlier one.
 
-    Two elements of an array that no rank needs both are made into a mutant all the same: the array is too long.
+    It need not be so where only waits lie between: they are like one wait for everything. Two elements of an array that
+    no rank needs both are made into a mutant all the same: the array is too long.
     """
     ranks = range(len(original.execution.traces))
     both = [rank for rank in ranks if (rank, a) in original.feeds and (rank, b) in original.feeds]
     if not both and a[0] == b[0]:
         return False
     return all(
-        _waited_together(original, rank, a, b) or _after(original, rank, a, b) or _after(original, rank, b, a)
+        _surely_later(original, rank, min(i, j), max(i, j))
         for rank in both
+        for i in original.waits[rank, a]
+        for j in original.waits[rank, b]
     )
 
 
-def _waits(original: _Original, rank: int, *keys: trace.SemaphoreKey) -> list[int]:
-    ops = original.execution.traces[rank]
-    return [i for i, op in enumerate(ops) if isinstance(op, trace.Wait) and op.semaphore in keys]
-
-
-def _waited_together(original: _Original, rank: int, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
-    """Only waits lie between the first and the last wait on either: all of them are like one wait for everything.
-
-    Whatever comes after them comes after all units of both, in whatever order they were taken off.
-    """
-    places = _waits(original, rank, a, b)
-    between = original.execution.traces[rank][places[0] : places[-1]]
-    return all(isinstance(op, trace.Wait) for op in between)
-
-
-def _after(original: _Original, rank: int, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
-    """All that counts on `a` starts after the last wait on `b`, because messages say so: one can be used again."""
-    last = _waits(original, rank, b)[-1]
-    return all(original.known[cause][rank] >= last for cause in original.feeds[rank, a])
+def _surely_later(original: _Original, rank: int, first: int, second: int) -> bool:
+    """Only waits lie between two waits, or the units that the second takes start after the first, as messages tell."""
+    if original.following[rank][first] > second:
+        return True
+    return all(original.known[cause][rank] >= first for cause in original.takes[rank, second])
 
 
 def _renamed(original: _Original, names: dict[trace.SemaphoreKey, trace.SemaphoreKey]) -> Callable[[bool], Expansion]:
@@ -707,5 +721,14 @@ def _laid_over(original: _Original, a: Unit, b: Unit) -> Callable[[bool], Expans
             case _:
                 return op
 
-    # a trace for each rank: two buffers may count their units from different ranks
-    return lambda full: _changed(expand(original.program, symmetric=False), change)
+    def build(full: bool) -> Expansion:
+        expansion = expand(original.program, symmetric=False if full else None)
+        if expansion.execution.symmetric and any(
+            axis is not None for name in (a[0], b[0]) for axis in expansion.axes[name]
+        ):
+            expansion = expand(
+                original.program, symmetric=False
+            )  # units are counted from another rank's here and there
+        return _changed(expansion, change)
+
+    return build

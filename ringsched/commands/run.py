@@ -1,0 +1,130 @@
+"""`ringsched run`: prove a schedule, run its kernel, compare it with `jax.lax`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import click
+
+from ringsched.commands.output import exit_status, print_json, say, show
+from ringsched.commands.settings import parse_settings, single
+from ringsched.commands.verify import Outcome
+from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
+from ringsched.operand import Operand, check_operand, parse_dtype, parse_operand, smallest_operand
+from ringsched.pipeline import Compiled, compile_schedule, open_schedule
+from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command's arguments, as typed."""
+
+    file: str
+    settings: tuple[str, ...]
+    shape: str | None
+    dtype: str | None
+    seed: int
+    timeout: float | None
+    as_json: bool
+
+
+def run_file(request: Request) -> int:
+    """Returns the exit code."""
+    settings = parse_settings(request.settings, ranges=False)
+    dtype = parse_dtype(request.dtype) if request.dtype else None
+    operand = parse_operand(request.shape, dtype) if request.shape else None
+    start = time.perf_counter()
+    parameters: dict[str, int] = {}
+    compiled: Compiled | None = None
+    found: tuple[Diagnostic, ...] = ()
+    try:
+        schedule = open_schedule(request.file)
+        parameters = {p.name: p.value for p in schedule.parameters} | single(settings)
+        compiled = compile_schedule(open_schedule(request.file, single(settings)))
+    except DiagnosticError as error:
+        found = error.diagnostics
+    seconds = time.perf_counter() - start
+    outcome = Outcome(
+        file=request.file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found
+    )
+    if not request.as_json:
+        show(found)
+        click.echo(outcome.sentence())
+    if compiled is None:
+        if request.as_json:
+            print_json(outcome.to_json() | _not_run(None))
+        return exit_status(found)
+    promise = compiled.proven.flat.promise
+    operand = operand or smallest_operand(promise, dtype or "float32")
+    check_operand(promise, operand)
+    return _run(request, outcome, compiled, operand)
+
+
+def _run(request: Request, outcome: Outcome, compiled: Compiled, operand: Operand) -> int:
+    promise = compiled.proven.flat.promise
+    ranks = promise.topology.ranks
+    if ranks > MAX_RANKS:
+        message = f"execution is not simulated for more than {MAX_RANKS} ranks; verification holds as it is"
+        finding = Diagnostic(code="RS610", message=message, help="to see the kernel run, take fewer: --set N=8")
+        if request.as_json:
+            print_json(outcome.to_json() | _not_run(finding))
+        else:
+            say(f"note[RS610]: {message}\n  = help: {finding.help}")
+        return EXIT_RIGHT
+    report = run_kernel(
+        compiled.source,
+        function=compiled.proven.schedule.name,
+        promise=promise,
+        operand=operand,
+        seed=request.seed,
+        timeout=request.timeout,
+    )
+    if request.as_json:
+        found = [diagnostic.to_json() for diagnostic in report.diagnostics]
+        print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | {"operand": str(operand)})
+    else:
+        _print_report(request.file, report, promise.kind, operand, ranks)
+    return exit_status(report.diagnostics)
+
+
+def _not_run(finding: Diagnostic | None) -> dict[str, object]:
+    entry: dict[str, object] = {
+        "ok": None,
+        "max_error": None,
+        "races": None,
+        "leftover_semaphores": None,
+        "calls": 0,
+        "dma_modes": [],
+    }
+    return entry | ({"diagnostics": [finding.to_json()]} if finding else {})
+
+
+def _print_report(file: str, report: RunReport, kind: str, operand: Operand, ranks: int) -> None:
+    for mode in report.modes:
+        click.echo(_mode_line(mode))
+    show(report.diagnostics)
+    devices = f"{ranks} virtual {'device' if ranks == 1 else 'devices'}"
+    verdict = "agrees with" if report.ok else "fails in the comparison with"
+    click.echo(f"{file}: the kernel {verdict} {twin_name(kind)} on {devices}, {operand} on each")
+
+
+def _mode_line(mode: ModeRun) -> str:
+    if mode.seconds is None:
+        result = "did not finish"
+    elif mode.bound is None:
+        result = "every bit equal" if mode.max_error == 0 else f"max error {mode.max_error:.3g}"
+    else:
+        result = f"max error {mode.max_error:.2g} (rounding explains {mode.bound:.2g})"
+    parts = [
+        f"{mode.calls} calls",
+        result,
+        _count(mode.races, "race"),
+        _count(mode.leftover_semaphores, "leftover semaphore"),
+    ]
+    seconds = "" if mode.seconds is None else f"  {mode.seconds:.1f} s"
+    return f"  {mode.mode:<8} {', '.join(parts)}{seconds}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}"
