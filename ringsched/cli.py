@@ -54,7 +54,9 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
 @click.option("--traceback", is_flag=True, help="With a bug in ringsched, print where it happened.")
 def cli(traceback: bool) -> None:
     """Compile collective communication schedules (YAML) into Pallas kernels for TPUs, proven right.
@@ -214,7 +216,7 @@ def _report_bug(error: Exception, arguments: list[str]) -> None:
     command = shlex.join(["ringsched", *arguments])
     again = shlex.join(["ringsched", "--traceback", *arguments])
     click.echo(f"internal error: {kind}{error}", err=True)
-    click.echo("This is a bug in ringsched, not in your schedule; nothing was written.", err=True)
+    click.echo("This is a bug in ringsched, not in your schedule.", err=True)
     click.echo(f"Please report it with the schedule file, the version ({__version__}) and the command:", err=True)
     click.echo(f"  {command}", err=True)
     if "--traceback" not in arguments:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from ringsched.codegen.lines import call, comment
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var
+from ringsched.codegen.lines import call, comment, paragraph
+from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
 from ringsched.program.program import (
     BARRIER,
     Add,
@@ -29,28 +29,84 @@ from ringsched.program.program import (
     When,
     Zero,
 )
+from ringsched.program.simplify import simplify
 
 SIDE_NAMES = ("X", "Y", "Z")
 
 
-def kernel_lines(program: Program, name: str, doc: str, *, debug: bool = False) -> list[str]:
+def kernel_lines(program: Program, name: str, title: str, *, debug: bool = False) -> list[str]:
     """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program."""
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
-    writer = _Writer(program=program, counts={s.name: s.count for s in program.semaphores}, debug=debug)
+    writer = _Writer(
+        program=program,
+        shapes={b.name: b.shape for b in program.buffers},
+        counts={s.name: s.count for s in program.semaphores},
+        peers=_named_peers(program),
+        debug=debug,
+    )
     lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, "*", "axes"], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
-    lines.append(f'    """{doc}"""')
+    lines += [f'    """{title}', "", *_shapes_text(program), '    """']
+    for peer, alias in writer.peers.items():
+        lines += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
     lines.extend(writer.block(program.body, 4))
     return lines
+
+
+def _shapes_text(program: Program) -> list[str]:
+    """`x_ref: [4, rows, cols]`, as many a line as fit."""
+    texts = [f"{b.name}_ref: [{''.join(f'{n}, ' for n in b.shape)}rows, cols]" for b in program.buffers]
+    return list(paragraph("; ".join(t.replace(" ", "\0") for t in texts), 4, glue="\0"))
+
+
+def _named_peers(program: Program) -> dict[Peer, str]:
+    """Peers that no loop variable enters, by name: `right` is the next rank, `left` the one before."""
+    found: dict[Peer, str] = {}
+    for peer in _peers(program.body):
+        if peer in found or any(names(e) - set(program.coordinates) for e in peer):
+            continue
+        name = _neighbour(peer, program)
+        found[peer] = f"peer_{len(found)}" if name is None or name in found.values() else name
+    return {peer: "peer" if name == "peer_0" and len(found) == 1 else name for peer, name in found.items()}
+
+
+def _neighbour(peer: Peer, program: Program) -> str | None:
+    """`right` and `left` on a ring or line, `x_up` and `x_down` on a grid, `rank_3` where it is pinned."""
+    if all(isinstance(e, Int) for e in peer):
+        return "rank_" + "_".join(str(e.value) for e in peer if isinstance(e, Int))
+    own = tuple(Var(name=c) for c in program.coordinates)
+    moved = [axis for axis, e in enumerate(peer) if e != own[axis]]
+    if len(moved) != 1:
+        return None
+    (axis,) = moved
+    for offset, ring, grid in ((1, "right", "up"), (-1, "left", "down")):
+        there = binary("+", own[axis], offset)
+        if peer[axis] in (simplify(there), simplify(binary("%", there, program.sides[axis]))):
+            return ring if len(own) == 1 else f"{program.coordinates[axis]}_{grid}"
+    return None
+
+
+def _peers(body: tuple[Instruction, ...]) -> Iterator[Peer]:
+    for i in body:
+        match i:
+            case Loop() | When():
+                yield from _peers(i.body)
+            case Send() | Signal():
+                yield i.peer
+            case _:
+                pass
 
 
 @dataclass(slots=True)
 class _Writer:
     program: Program
-    counts: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]  # of buffers, in units
+    counts: dict[str, int]  # of semaphore arrays
+    peers: dict[Peer, str]  # those with a name
     debug: bool
     said: str = ""
+    loops: tuple[str, ...] = ()  # the variables in scope
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
         for instruction in body:
@@ -61,7 +117,9 @@ class _Writer:
         match i:
             case Loop():
                 bounds = [self.expr(i.first), self.expr(_after(i.last))]
+                self.loops = (*self.loops, i.var)
                 yield from self.nested(f"@pl.loop({', '.join(bounds)})", i.var, i.body, indent)
+                self.loops = self.loops[:-1]
             case When():
                 yield from self.nested(f"@pl.when({self.condition(i.conditions)})", "", i.body, indent)
             case Send():
@@ -69,7 +127,7 @@ class _Writer:
                 if self.debug:
                     yield from self.print(i, indent)
                 arguments = [self.region(i.source), self.region(i.target), self.semaphore(i.sent)]
-                arguments += [self.semaphore(i.received), "axes", self.peer(i.peer)]
+                arguments += [self.semaphore(i.received), self.peer(i.peer)]
                 yield from call("_send(", arguments, indent)
             case Copy():
                 yield from self.say(i.note, indent)
@@ -80,7 +138,7 @@ class _Writer:
                 yield from call("_wait(", [self.region(i.region), self.semaphore(i.semaphore)], indent)
             case Signal():
                 yield from self.say(i.note, indent)
-                arguments = [self.semaphore(i.semaphore), "axes", self.peer(i.peer)]
+                arguments = [self.semaphore(i.semaphore), self.peer(i.peer)]
                 yield from call("_signal(", arguments, indent)
             case Wait():
                 yield from self.say(i.note, indent)
@@ -112,19 +170,28 @@ class _Writer:
             self.said = note
 
     def print(self, i: Send, indent: int) -> Iterator[str]:
-        """`--debug`: who sends what where, at run time."""
-        coordinates = ", ".join(f"{c} = {{}}" for c in self.program.coordinates)
-        values = [*self.program.coordinates, *(self.expr(e) for e in i.target.index)]
-        place = ", ".join("{}" for _ in i.target.index)
-        text = f'"{coordinates}: {i.target.buffer}[{place}] → next"'
-        text = text.replace("→ next", f"<- {i.note}".replace("{", "(").replace("}", ")"))
-        yield from call("pl.debug_print(", [text, *values], indent)
+        """`--debug`: as each transfer starts, the rank, the step, the chunk and whom it goes to."""
+        _, _, step = i.note.partition("; ")
+        steps = [step] if step else [f"{var} = {{}}" for var in self.loops]
+        how = ", to be added" if "to be added" in i.note else ""
+        where = "".join(f", {s}" for s in steps)
+        chunk = f"chunk[{_places(i.chunk)}]" if i.chunk else "chunk"
+        text = f"rank {_place(self.program.coordinates)}{where}: {chunk} -> rank {_place(i.peer)}{how}"
+        loops = [] if step else self.loops
+        values = [*self.program.coordinates, *loops, *map(self.expr, i.chunk), *map(self.expr, i.peer)]
+        yield from call("pl.debug_print(", [f'"{self.program.name}: {text}"', *values], indent)
 
     # ---- parts --------------------------------------------------------------------------------------------------
 
     def region(self, region: Region) -> str:
-        index = ", ".join(self.expr(e) for e in region.index)
-        return f"{region.buffer}_ref.at[{index}]" if index else f"{region.buffer}_ref"
+        """The reference to a region. Dimensions of one unit that come next are indexed, too: then the same units have
+        the same shape in every buffer."""
+        index = [self.expr(e) for e in region.index]
+        for extent in self.shapes[region.buffer][len(index) :]:
+            if extent != 1:
+                break
+            index.append("0")
+        return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
 
     def semaphore(self, ref: SemaphoreRef) -> str:
         if ref.semaphore == BARRIER:
@@ -134,8 +201,9 @@ class _Writer:
         return f"{ref.semaphore}.at[{self.expr(ref.index)}]"
 
     def peer(self, peer: Peer) -> str:
-        texts = [self.expr(e) for e in peer]
-        return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+        if peer in self.peers:
+            return self.peers[peer]
+        return f"_device({', '.join(['axes', *map(self.expr, peer)])})"
 
     def condition(self, conditions: tuple[Expr, ...]) -> str:
         parts: list[str] = []
@@ -197,10 +265,16 @@ class _Writer:
         return SIDE_NAMES[sides.index(value)] if value in sides else str(value)
 
 
+def _places(values: tuple[object, ...]) -> str:
+    return ", ".join("{}" for _ in values)
+
+
+def _place(values: tuple[object, ...]) -> str:
+    return "{}" if len(values) == 1 else f"({_places(values)})"
+
+
 _LEVELS = {"^": 2, "<<": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
 
 
 def _after(last: Expr) -> Expr:
-    from ringsched.program.simplify import simplify
-
     return simplify(Binary(op="+", left=last, right=Int(value=1)))

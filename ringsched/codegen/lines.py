@@ -31,11 +31,12 @@ def comment(text: str, indent: int) -> Iterator[str]:
     yield from textwrap.wrap(text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)
 
 
-def paragraph(text: str, indent: int = 0) -> Iterator[str]:
-    """Prose of a docstring, wrapped; blank lines and indented lines stay."""
+def paragraph(text: str, indent: int = 0, glue: str = "\0") -> Iterator[str]:
+    """Prose of a docstring, wrapped; blank lines and indented lines stay. `glue` is a space at which no line ends."""
     for line in text.split("\n"):
         pad = " " * indent
         if not line or line.startswith(" "):
             yield (pad + line).rstrip()
         else:
-            yield from textwrap.wrap(line, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)
+            wrapped = textwrap.wrap(line, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)
+            yield from (part.replace(glue, " ") for part in wrapped)

@@ -77,7 +77,7 @@ def fixed_part() -> str:
 
 def _doc(kernel: Kernel) -> str:
     kind = kernel.promise.kind.replace("_", "-")
-    return f"The {kind}, as one rank runs it; a unit of a reference is a chunk."
+    return f"The {kind}, as each rank runs it."
 
 
 def _sides(program: Program) -> list[str]:

@@ -20,31 +20,31 @@ N = math.prod(SIDES)
 # How kernels move and add chunks. What follows is the same in every module.
 
 
-def _device(axes, peer):
-    """The device of rank `peer`: its place on these mesh axes; others stay as they are."""
-    if len(axes) != len(peer):
-        flat = peer[0]
-        for side, coordinate in zip(SIDES[1:], peer[1:], strict=True):
+def _device(axes, *rank):
+    """The device of a rank: its place on these mesh axes; on others it is this one's."""
+    if len(axes) != len(SIDES):
+        flat = 0
+        for side, coordinate in zip(SIDES, rank, strict=True):
             flat = flat * side + coordinate
-        peer = []
+        rank = []
         for axis in reversed(axes):
-            peer.insert(0, flat % lax.axis_size(axis))
+            rank.insert(0, flat % lax.axis_size(axis))
             flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, peer, strict=True))
+    return dict(zip(axes, rank, strict=True))
 
 
-def _signal(semaphore, axes, peer):
-    """Adds one to this semaphore of rank `peer`."""
+def _signal(semaphore, device):
+    """Adds one to this semaphore of a device."""
     pl.semaphore_signal(
         semaphore,
         1,
-        device_id=_device(axes, peer),
+        device_id=device,
         device_id_type=pl.DeviceIdType.MESH,
     )
 
 
-def _send(source_ref, target_ref, sent, received, axes, peer):
-    """Starts a copy into the memory of rank `peer`.
+def _send(source_ref, target_ref, sent, received, device):
+    """Starts a copy into the memory of a device.
 
     `sent` rises here, as the source is read, and `received` there.
     """
@@ -53,7 +53,7 @@ def _send(source_ref, target_ref, sent, received, axes, peer):
         target_ref,
         sent,
         received,
-        device_id=_device(axes, peer),
+        device_id=device,
         device_id_type=pl.DeviceIdType.MESH,
     ).start()
 
@@ -259,9 +259,13 @@ class _Call:
 
     def coordinates(self):
         """Where the device that runs the kernel is among the ranks."""
-        if len(self.axes) == len(SIDES):
-            return [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        rank, place = self._plain(lax.axis_index(self.axes)), []
+        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
+        if len(place) == len(SIDES):
+            return place
+        rank = 0
+        for axis, index in zip(self.axes, place, strict=True):
+            rank = rank * lax.axis_size(axis) + index
+        place = []
         for side in reversed(SIDES):
             place.insert(0, rank % side)
             rank = rank // side

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ringsched.commands.output import cannot_write, exit_status, print_json, say, show, write_file
+from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
 from ringsched.commands.settings import parameters_text, parse_settings, single
 from ringsched.commands.verify import CHECKED, Outcome
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
@@ -99,7 +99,7 @@ def _fail(request: Request, outcome: Outcome) -> int:
 def _refused(request: Request, outcome: Outcome, finding: Diagnostic) -> int:
     """The schedule is right, and the kernel was not compiled for the target."""
     if request.as_json:
-        figures = dict.fromkeys((field.name for field in fields(TargetReport)))
+        figures = dict.fromkeys(field.name for field in fields(TargetReport))
         about = {"target": request.target, "kernel": None, "output": None, "diagnostics": [finding.to_json()]}
         print_json(outcome.to_json() | figures | about)
     else:
@@ -116,6 +116,7 @@ def _deliver(request: Request, outcome: Outcome, compiled: Compiled, operand: Op
     report: TargetReport | None = None
     if request.target:
         check_operand(compiled.proven.flat.promise, operand)
+        progress(f"compiling for {request.target} …")
         try:
             report = _compile_for(request.target, compiled, operand)
         except TargetError as error:
@@ -172,7 +173,9 @@ def decisions_text(decisions: Sequence[Decision]) -> str:
     lines = ["decisions"]
     for decision in decisions:
         lines.append(f"  {decision.subject:<{width}}  {decision.choice}")
-        lines += textwrap.wrap(decision.reason, 100, initial_indent=" " * (width + 6), subsequent_indent=" " * (width + 6))
+        lines += textwrap.wrap(
+            decision.reason, 100, initial_indent=" " * (width + 6), subsequent_indent=" " * (width + 6)
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -80,6 +80,12 @@ def say(text: str, *, findings: bool = False) -> None:
         click.echo(text, err=True)
 
 
+def progress(text: str) -> None:
+    """A message for someone who waits at a terminal."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
 _STYLES = (
     (r"(?m)^error\[RS\d+\]", "bold red"),
     (r"(?m)^advice\[RS\d+\]", "bold yellow"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import click
 
-from ringsched.commands.output import exit_status, print_json, say, show
+from ringsched.commands.output import exit_status, print_json, progress, say, show
 from ringsched.commands.settings import parse_settings, single
 from ringsched.commands.verify import Outcome
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
@@ -45,9 +45,7 @@ def run_file(request: Request) -> int:
     except DiagnosticError as error:
         found = error.diagnostics
     seconds = time.perf_counter() - start
-    outcome = Outcome(
-        file=request.file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found
-    )
+    outcome = Outcome(file=request.file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found)
     if not request.as_json:
         show(found)
         click.echo(outcome.sentence())
@@ -72,6 +70,7 @@ def _run(request: Request, outcome: Outcome, compiled: Compiled, operand: Operan
         else:
             say(f"note[RS610]: {message}\n  = help: {finding.help}")
         return EXIT_RIGHT
+    progress(f"running on {_devices(ranks)} …")
     report = run_kernel(
         compiled.source,
         function=compiled.proven.schedule.name,
@@ -104,9 +103,12 @@ def _print_report(file: str, report: RunReport, kind: str, operand: Operand, ran
     for mode in report.modes:
         click.echo(_mode_line(mode))
     show(report.diagnostics)
-    devices = f"{ranks} virtual {'device' if ranks == 1 else 'devices'}"
     verdict = "agrees with" if report.ok else "fails in the comparison with"
-    click.echo(f"{file}: the kernel {verdict} {twin_name(kind)} on {devices}, {operand} on each")
+    click.echo(f"{file}: the kernel {verdict} {twin_name(kind)} on {_devices(ranks)}, {operand} on each")
+
+
+def _devices(ranks: int) -> str:
+    return f"{ranks} virtual {'device' if ranks == 1 else 'devices'}"
 
 
 def _mode_line(mode: ModeRun) -> str:
@@ -127,4 +129,4 @@ def _mode_line(mode: ModeRun) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}" if number else f"no {noun}"

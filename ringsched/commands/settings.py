@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ringsched.diagnostics import Collector, Diagnostic
+from ringsched.expr import LIMIT
 
 Settings = dict[str, range]
 
@@ -15,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def parse_settings(texts: Sequence[str], *, ranges: bool) -> Settings:
-    """The values of each parameter. Raises RS112 for a text that is no setting, RS109 for a name set twice."""
+    """The values of each parameter. Raises RS112 for a text that is no setting, RS205, RS109 for a name set twice."""
     found = Collector()
     settings: Settings = {}
     for text in texts:
@@ -43,6 +44,11 @@ def _values(name: str, text: str, ranges: bool, found: Collector) -> range | Non
     if wrong:
         what = f"`{wrong[0]}` is not an integer" if wrong[0] else "there is no value"
         found.add(_fault(f"`--set {name}={text}`: {what}", f"write --set {name}=8"))
+        return None
+    large = [end for end in ends if abs(int(end)) >= LIMIT]
+    if large:
+        message = f"`--set {name}={text}`: {large[0]} does not fit 63 bits"
+        found.add(Diagnostic(code="RS205", message=message, help="use a smaller value"))
         return None
     if not dots:
         return range(int(first), int(first) + 1)

@@ -52,7 +52,7 @@ class Emitter:
         self.naming = Naming(self.lanes, self.plan)
         for owner in self.plan.lanes:  # which send is the last to read a slot that has to be given back
             if owner.credits and owner.grid is not None:
-                for number in range(len(owner.lane.steps) - owner.keep):
+                for number in range(owner.credited - owner.keep):
                     reads = self.places.read.get((owner.lane.number, number), set())
                     if reads:
                         last = max(reads, key=lambda read: read[1])
@@ -146,6 +146,7 @@ class Emitter:
                 peer=self.naming.peer(self.code, use, source=False),
                 sent=SemaphoreRef(semaphore=plan.sent),
                 received=self._received(use),
+                chunk=chunk,
                 note=note,
                 origin=lane.statement.span,
             )
@@ -185,14 +186,14 @@ class Emitter:
 
         self._variants(self.places.arrived[use.lane, use.step], both)
         number = self.naming.number(use)
-        wanted = plan.credits and number + plan.keep < len(plan.lane.steps)
+        wanted = plan.credits and number + plan.keep < plan.credited
         if wanted and self.plan.freed[use.lane, number] == self.places.processed[use.lane, use.step][0]:
             self.code.instructions.append(self._returned(use, plan))
 
     def _credit(self, use: Use) -> None:
         """Before a receive resource is written again, the receiver must have given it back."""
         plan = self.plan.lanes[use.lane]
-        if plan.credits and self.naming.number(use) >= plan.keep:
+        if plan.credits and plan.keep <= self.naming.number(use) < plan.credited:
             note = "wait until the receiver has a free slot" if plan.grid is not None else "wait for a free semaphore"
             self.code.instructions.append(Wait(semaphore=SemaphoreRef(semaphore=plan.credit), note=note))
 
@@ -239,7 +240,7 @@ class Emitter:
                 plan = self.plan.lanes[use.lane]
                 if not plan.drained or use.step == plan.lane.steps[-1]:
                     self._wait_sent(use)
-                    self._close()
+            self._close()
         for conditions, (piece, _) in copies(self.lanes, self.places):
             chunk = absolute(self.lanes, piece)
             region = self.naming.region(self.code, Result(), chunk, None)

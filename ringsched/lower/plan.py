@@ -9,14 +9,16 @@ two-way ring what the receiver sends back anyway says the same.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
 from ringsched.lower.lanes import Lane, Lanes, Use
 from ringsched.lower.places import END, Moment, Places, Slot
+from ringsched.program.simplify import simplify
 from ringsched.schedule.schedule import Lowering
 
-DEDICATED_SLOTS = 8  # up to so many uses each has a slot of its own
+DEDICATED_SLOTS = 8  # up to so many uses, over all lanes, each has a slot of its own
 RECYCLED_SLOTS = 4  # else so many: the credit of one is on its way while two are being filled and sent on
 DEDICATED_SEMAPHORES = 256
 SLOT_MEMORY = 2  # dedicated slots may take so many times the memory of operand and result
@@ -48,6 +50,7 @@ class LanePlan:
     grid: tuple[int, ...] | None
     pieces: int
     credits: bool
+    credited: int  # with credits, the uses from `keep` up to this one wait for one
     answered: bool
     drained: bool
     suffix: str
@@ -83,8 +86,9 @@ def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
     freed = _freed(lanes, places, drafts)
     keeps: list[int] = []
     budget = SEMAPHORE_BUDGET
+    slotted = sum(draft.grid is not None for draft in drafts)
     for draft in drafts:
-        keep = _keep(lanes, draft, freed, wishes, budget, decisions)
+        keep = _keep(lanes, draft, slotted, freed, wishes, budget, decisions)
         budget -= keep
         keeps.append(keep)
     recycled = [_recycled(d, k, freed) for d, k in zip(drafts, keeps, strict=True)]
@@ -102,6 +106,7 @@ def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
                 grid=draft.grid,
                 pieces=draft.pieces,
                 credits=again and not answered,
+                credited=_credited(lanes, places, draft, keep, freed),
                 answered=answered,
                 drained=number in drained,
                 suffix=f"_{number}" if len(drafts) > 1 else "",
@@ -212,6 +217,7 @@ def _least(draft: _Draft, freed: dict[tuple[int, int], int]) -> int:
 def _keep(
     lanes: Lanes,
     draft: _Draft,
+    slotted: int,
     freed: dict[tuple[int, int], int],
     wishes: Lowering,
     budget: int,
@@ -226,7 +232,7 @@ def _keep(
     if draft.grid is not None:
         promise = lanes.flat.promise
         operands = math.prod(promise.input_shape()) + math.prod(promise.output_shape())
-        plenty = min(DEDICATED_SLOTS, SLOT_MEMORY * operands // math.prod(draft.grid))
+        plenty = min(DEDICATED_SLOTS // slotted, SLOT_MEMORY * operands // math.prod(draft.grid))
     if uses <= plenty:
         return uses
     if draft.uniform:
@@ -270,7 +276,8 @@ def _answers(
     It has arrived before the resource is written again, so that a credit would say nothing new.
     """
     lane, back = draft.lane, other.lane
-    if not other.uniform or (back.peer, back.source) != (lane.source, lane.peer):
+    ends = [tuple(map(simplify, place)) for place in (lane.source, lane.peer, back.peer, back.source)]
+    if not other.uniform or ends[:2] != ends[2:]:
         return False
     for number in range(len(lane.steps) - keep):
         free = _free_moment(lanes, places, lane, number, freed)
@@ -284,12 +291,29 @@ def _answers(
     return True
 
 
+def _credited(lanes: Lanes, places: Places, draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> int:
+    """Last uses that land in final places need no slot.
+
+    No credit either, where the last one before tells that their receive semaphores have been waited for as well.
+    """
+    steps, lane = draft.lane.steps, draft.lane
+    if not keep < draft.rows < len(steps):
+        return len(steps)
+    told = _free_moment(lanes, places, lane, draft.rows - 1 - keep, freed)
+    rest = range(draft.rows, len(steps))
+    covered = all(places.processed[lane.number, steps[number - keep]] <= told for number in rest)
+    return draft.rows if covered else len(steps)
+
+
 def _free_moment(lanes: Lanes, places: Places, lane: Lane, number: int, freed: dict[tuple[int, int], int]) -> Moment:
     """When its receiver has processed a use, and has waited for the sends that read it: just before their next ones."""
     moment = places.processed[lane.number, lane.steps[number]]
     for reader, step in places.read.get((lane.number, number), ()):
-        following = next((k for k in lanes.lanes[reader].steps if k > step), END)
-        moment = max(moment, (following, _position(lanes, reader, following)) if following < END else (END, 0))
+        steps = lanes.lanes[reader].steps
+        following = bisect_right(steps, step)
+        if following == len(steps):
+            return END, 0
+        moment = max(moment, (steps[following], _position(lanes, reader, steps[following])))
     return max(moment, (freed[lane.number, number], 0))
 
 

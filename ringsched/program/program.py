@@ -66,6 +66,7 @@ class Send:
     peer: Peer
     sent: SemaphoreRef
     received: SemaphoreRef
+    chunk: tuple[Expr, ...] = field(default=(), compare=False)  # the leading indices of what is sent, for messages
     note: str = field(default="", compare=False)
     origin: Span | None = field(default=None, compare=False)
 

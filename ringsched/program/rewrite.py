@@ -36,6 +36,7 @@ def rewrite(instruction: Instruction, change: Change) -> Instruction:
                 peer=tuple(change(e) for e in instruction.peer),
                 sent=_semaphore(instruction.sent, change),
                 received=_semaphore(instruction.received, change),
+                chunk=tuple(change(e) for e in instruction.chunk),
             )
         case Copy():
             return replace(

@@ -43,9 +43,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     mesh = jax.sharding.Mesh(np.array(devices).reshape(sides), axes)
     split = PartitionSpec(axes)
-    twin = Twin(
-        kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"])
-    )
+    twin = Twin(kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"]))
     operand = request["operand"]
     shape = (ranks * operand["shape"][0], *operand["shape"][1:])
     random = np.random.default_rng(request["seed"])
@@ -86,7 +84,11 @@ def run(source: Path, request: dict[str, Any]) -> None:
         jax.effects_barrier()
         for number, (got, (want, bound)) in enumerate(zip(results, expected, strict=True)):
             if (got.shape, got.dtype) != (typed.shape, typed.dtype):
-                say(mode=mode, call=number + 1, shape=[str(got.shape), str(got.dtype), str(typed.shape), str(typed.dtype)])
+                say(
+                    mode=mode,
+                    call=number + 1,
+                    shape=[str(got.shape), str(got.dtype), str(typed.shape), str(typed.dtype)],
+                )
                 continue
             found = compare(got, want, bound, ranks)
             say(
@@ -107,7 +109,7 @@ def values(random: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Random values over the range of an integer dtype, normal ones of a float dtype."""
     import jax.numpy as jnp
 
-    if dtype == bool:
+    if jnp.issubdtype(dtype, jnp.bool_):
         return random.integers(0, 2, shape).astype(bool)
     if jnp.issubdtype(dtype, jnp.integer):
         info = jnp.iinfo(dtype)

@@ -1,7 +1,7 @@
 """Runs each test that takes `devices` in a process that has them.
 
-`devices` is a process with virtual devices that outlives the test: jax starts once, in the first test. A test that passes
-its deadline fails with the stack of every thread, and the next one gets a new process: a hang is one failure.
+`devices` is a process with virtual devices that outlives the test: jax starts once, in the first test. A test that
+passes its deadline fails with the stack of every thread, and the next one gets a new process: a hang is one failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 DEADLINE = 90.0  # seconds a test, the start of jax included
-STACKS = "Thread 0x"
 
 
 class Failed(Exception):
@@ -52,7 +51,7 @@ class Devices:
             raise Failed(failure)
 
     def _start(self) -> None:
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  closed by stop
         environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("device_process.py"))],

@@ -1,7 +1,7 @@
 """The process in which the tests of this folder run: reads requests, calls test functions, writes what failed.
 
-Run as a script by `conftest.py`. Interpreting kernels on 16 devices takes a pool of threads that jax sizes at its start;
-importing ringsched sees to that.
+Run as a script by `conftest.py`. Interpreting kernels on 16 devices takes a pool of threads that jax sizes at its
+start; importing ringsched sees to that.
 """
 
 from __future__ import annotations

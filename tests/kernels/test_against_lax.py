@@ -49,9 +49,7 @@ SAMPLE = [(name, 4, "float32", "on_wait") for name in SCHEDULES] + [
     ("all_gather", 2, "bfloat16", "eager"),
     ("reduce_scatter", 3, "int32", "eager"),
     ("all_gather_bidirectional", 5, "bfloat16", "eager"),
-    ("reduce_scatter_bidirectional", 5, "bfloat16", "on_wait"),
     ("all_reduce", 8, "bfloat16", "eager"),
-    ("broadcast", 3, "int32", "eager"),
     ("exchange", 5, "int32", "eager"),
 ]
 ALL = [(name, n, dtype, mode) for name in SCHEDULES for n in SIZES for dtype in DTYPES for mode in ("eager", "on_wait")]

@@ -18,7 +18,9 @@ def test_prints_rank_step_and_chunk(devices: Any) -> None:
         y = on_ranks(lambda x: gather(x, axis_name="i"), x)
         y.block_until_ready()
     same(y, on_ranks(twin("all_gather"), x))
-    want = {f"all_gather: rank {r}, s = {s}: chunk[{(r - s) % N}] -> rank {(r + 1) % N}" for r in range(N) for s in range(3)}
+    want = {
+        f"all_gather: rank {r}, s = {s}: chunk[{(r - s) % N}] -> rank {(r + 1) % N}" for r in range(N) for s in range(3)
+    }
     lines = text().splitlines()
     assert set(lines) == want
     assert len(lines) == len(want)

@@ -1,4 +1,4 @@
-"""What the tests of this folder rest on: a race, a leftover or a hang fails the test in which it happens, and that one only."""
+"""What the tests here rest on: a race, a leftover or a hang fails the test in which it happens, and no other."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ def run(source: str, name: str, mode: str) -> Any:
 
 def without(name: str, line: str, number: int) -> str:
     """A shipped schedule's module, a line of its kernel left out."""
-    from twins import ours
-
     import ringsched as rs
 
-    del ours
     lines = rs.compile(name, N=N).source().splitlines(keepends=True)
     found = [i for i, text in enumerate(lines) if text.strip().startswith(line)]
     del lines[found[number]]
@@ -70,8 +67,8 @@ def test_hang_fails_and_the_next_test_runs() -> None:
 
     own = Devices()
     try:
-        with pytest.raises(Failed, match="(?s)no end within 8 s.*Thread 0x"):
-            own.run(Path(__file__), "hang", {}, deadline=8)
+        with pytest.raises(Failed, match=r"(?s)no end within 6 s.*Thread 0x"):
+            own.run(Path(__file__), "hang", {}, deadline=6)
         own.run(Path(__file__), "right", {}, deadline=60)
         with pytest.raises(Failed, match="AssertionError: values differ"):
             own.run(Path(__file__), "wrong", {}, deadline=60)
@@ -102,7 +99,10 @@ def probe(before: str) -> subprocess.CompletedProcess[str]:
 def test_too_few_threads_are_an_error_not_a_hang() -> None:
     result = probe("jax.devices()")
     assert result.returncode == 1
-    assert "RuntimeError: all_gather would hang: to interpret it on 4 devices takes 5 threads, and jax has 4." in result.stderr
+    assert (
+        "RuntimeError: all_gather would hang: to interpret it on 4 devices takes 5 threads, and jax has 4."
+        in result.stderr
+    )
 
 
 def test_import_before_jax_starts_provides_threads() -> None:

@@ -26,10 +26,7 @@ def value_and_grad(f: Any) -> Any:
     return both
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("names", [("d", "i"), ("i", "d")])
-@pytest.mark.parametrize("name", MAIN)
-def test_one_axis_of_two(devices: Any, name: str, names: tuple[str, str], check_vma: bool) -> None:
+def check(name: str, names: tuple[str, str], check_vma: bool) -> None:
     from twins import clean, close, data, on_ranks, ours, twin, watched
 
     sides = (2, 4) if names == ("d", "i") else (4, 2)
@@ -39,7 +36,20 @@ def test_one_axis_of_two(devices: Any, name: str, names: tuple[str, str], check_
     close(a, on_ranks(value_and_grad(twin(name)), x, mesh=mesh, check_vma=check_vma))
 
 
-@pytest.mark.parametrize("axis_name", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize(("names", "check_vma"), [(("d", "i"), True), (("i", "d"), False)])
+@pytest.mark.parametrize("name", MAIN)
+def test_one_axis_of_two(devices: Any, name: str, names: tuple[str, str], check_vma: bool) -> None:
+    check(name, names, check_vma)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("names", "check_vma"), [(("d", "i"), False), (("i", "d"), True)])
+@pytest.mark.parametrize("name", MAIN)
+def test_one_axis_of_two_otherwise(devices: Any, name: str, names: tuple[str, str], check_vma: bool) -> None:
+    check(name, names, check_vma)
+
+
+@pytest.mark.parametrize("axis_name", [("a", "b"), pytest.param(("b", "a"), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MAIN)
 def test_ring_over_two_axes(devices: Any, name: str, axis_name: tuple[str, str]) -> None:
     from twins import clean, close, data, on_ranks, ours, twin, watched
@@ -56,7 +66,9 @@ def test_both_axes_one_after_the_other(devices: Any) -> None:
 
     mesh, x = grid(2, 4, ("a", "b")), data((2, 4, 8, 3))
     with clean():
-        a = on_ranks(lambda x: ours("all_gather", "b")(ours("reduce_scatter", "a", interpret=watched())(x)), x, mesh=mesh)
+        a = on_ranks(
+            lambda x: ours("all_gather", "b")(ours("reduce_scatter", "a", interpret=watched())(x)), x, mesh=mesh
+        )
     same(a, on_ranks(lambda x: twin("all_gather", "b")(twin("reduce_scatter", "a")(x)), x, mesh=mesh))
 
 

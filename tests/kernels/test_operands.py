@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-N = 4
-SHAPES = [(8, 128), (3, 5), (4,), (1, 7), (12, 4, 130), (4, 1)]
-DIVISIBLE = [(32, 128), (4, 5), (4,), (8, 7), (12, 4, 130), (4, 1)]
+N = 3
+SHAPES = [(8, 128), (3, 5), (1, 7), (12, 4, 130)]
+DIVISIBLE = [(24, 128), (3, 5), (3,), (6, 4, 130)]
 EMPTY = [(0, 3), (4, 0)]
-PLAIN = [(), *SHAPES, *EMPTY]
+PLAIN = [(), (4,), *SHAPES, *EMPTY]
 
 
 def both(f: Any, g: Any, shapes: list[tuple[int, ...]]) -> None:
@@ -21,7 +21,9 @@ def both(f: Any, g: Any, shapes: list[tuple[int, ...]]) -> None:
     same(on_ranks(lambda x: [f(a) for a in x], x), on_ranks(lambda x: [g(a) for a in x], x))
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "shift", "all_reduce_bidirectional"])
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "broadcast", "shift", pytest.param("all_reduce_bidirectional", marks=pytest.mark.slow)]
+)
 def test_shape_stays(devices: Any, name: str) -> None:
     from twins import ours, twin
 
@@ -42,7 +44,7 @@ def test_gather_of_empty(devices: Any) -> None:
 
     x = [data((N, *shape)) for shape in EMPTY]
     y = on_ranks(lambda x: [ours("all_gather", axis=1)(a) for a in x], x)
-    assert [a.shape for a in y] == [(N, 0, 12), (N, 4, 0)]
+    assert [a.shape for a in y] == [(N, 0, 9), (N, 4, 0)]
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -63,22 +65,23 @@ def test_scatter_along_the_first_axis(devices: Any, name: str) -> None:
 def test_scatter_along_other_axes(devices: Any) -> None:
     from twins import ours, twin
 
-    for axis, shape in ((1, (3, 8)), (-1, (2, 3, 4)), (-2, (2, 4, 3))):
+    for axis, shape in ((1, (2, 6)), (-1, (2, 4, 3)), (-2, (2, 3, 4))):
         both(ours("reduce_scatter", axis=axis), twin("reduce_scatter", axis=axis), [shape])
-    both(ours("reduce_scatter", axis=1, tiled=False), twin("reduce_scatter", axis=1, tiled=False), [(3, 4, 2)])
+    both(ours("reduce_scatter", axis=1, tiled=False), twin("reduce_scatter", axis=1, tiled=False), [(4, 3, 2)])
 
 
 def test_all_to_all_between_axes(devices: Any) -> None:
     from twins import ours, twin
 
-    for split, concat, shape in ((0, 0, (8, 3)), (0, 1, (4, 5)), (1, 0, (3, 8)), (1, 1, (2, 4)), (-1, 0, (2, 4))):
+    for split, concat, shape in ((0, 0, (6, 2)), (0, 1, (3, 5)), (1, 0, (2, 6)), (1, 1, (2, 3)), (-1, 0, (2, 3))):
         lax = twin("all_to_all", axis=split % 2, concat_axis=concat)
         both(ours("all_to_all", split_axis=split, concat_axis=concat), lax, [shape])
-    for split, concat, shape in ((0, 1, (4, 3, 2)), (1, 0, (3, 4)), (0, 0, (4,))):
+    for split, concat, shape in ((0, 1, (3, 4, 2)), (1, 0, (4, 3)), (0, 0, (3,))):
         lax = twin("all_to_all", axis=split, concat_axis=concat, tiled=False)
         both(ours("all_to_all", split_axis=split, concat_axis=concat, tiled=False), lax, [shape])
 
 
+MORE = ("all_to_all", "broadcast", "reduce", "shift", "all_gather_bidirectional")
 DTYPES = [
     "float32",
     "bfloat16",
@@ -96,12 +99,15 @@ DTYPES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"])
+@pytest.mark.parametrize(
+    "name",
+    ["all_gather", "reduce_scatter", "all_reduce", *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)],
+)
 def test_dtypes(devices: Any, name: str) -> None:
     from twins import data, on_ranks, ours, same, twin
 
     dtypes = [d for d in DTYPES if name != "reduce_scatter" or d != "bool"]
-    x = {dtype: data((N, 4, 3), dtype) for dtype in dtypes}
+    x = {dtype: data((2, 4, 3), dtype) for dtype in dtypes}
     f, g = ours(name), twin(name)
     same(
         on_ranks(lambda x: {k: f(a) for k, a in x.items()}, x),

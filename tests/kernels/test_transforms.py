@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cases import SCHEDULES
 
-N = 4
+N = 3
 MAIN = ("all_gather", "reduce_scatter", "all_reduce")
 OTHERS = tuple(name for name in SCHEDULES if name not in MAIN)
 
@@ -69,7 +69,7 @@ def deeper(f: Any) -> Any:
 def check(name: str, transform: Any, check_vma: bool) -> None:
     from twins import close, normal, on_ranks, ours, twin
 
-    x = normal((N, 2, 4, 3))
+    x = normal((N, 2, 3, 2))
     f, g = transform(ours(name)), transform(twin(name))
     close(on_ranks(f, x, check_vma=check_vma), on_ranks(g, x, check_vma=check_vma))
 
@@ -108,7 +108,7 @@ def test_grad_of_the_shard_map(devices: Any, name: str, check_vma: bool) -> None
     from jax.sharding import PartitionSpec as P
     from twins import close, normal, on_ranks, ours, twin
 
-    x = normal((N, 4, 3))
+    x = normal((N, 3, 2))
     out = P() if name == "all_reduce" else P("i")
 
     def total(f: Any) -> Any:
@@ -124,7 +124,7 @@ def test_operand_that_is_the_same_at_all_ranks(devices: Any, name: str) -> None:
     from jax.sharding import PartitionSpec as P
     from twins import close, normal, ours, ring, twin
 
-    x = normal((4, 3))
+    x = normal((3, 2))
 
     def grad(f: Any) -> Any:
         def total(x: Any) -> Any:
@@ -142,6 +142,6 @@ def test_gradient_needs_a_reduction_kernel(devices: Any) -> None:
     from twins import normal, ours, ring
 
     f = jax.shard_map(differentiated(ours("all_gather")), mesh=ring(N), in_specs=P("i"), out_specs=P("i"))
-    text = str(jax.make_jaxpr(f)(normal((N, 4, 3))))
+    text = str(jax.make_jaxpr(f)(normal((N, 3, 2))))
     assert text.count("pallas_call[") == 2
     assert "psum" not in text and "reduce_scatter[" not in text

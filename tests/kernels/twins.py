@@ -54,7 +54,7 @@ def twin(name: str, axis_name: Any = "i", axis: int = 0, tiled: bool = True, con
         case "all_to_all":
             return lambda x: lax.all_to_all(x, axis_name, axis, concat_axis, tiled=tiled)
         case "broadcast":
-            return lambda x: lax.pcast(lax.psum(root(x), axis_name), axis_name, to="varying")
+            return lambda x: lax.pcast(lax.psum(root(x), axis_name), axis_name, to="varying").astype(x.dtype)
         case "reduce":
             return reduced
         case "shift":
@@ -73,7 +73,7 @@ def data(shape: tuple[int, ...], dtype: Any = "float32", seed: int = 0) -> jax.A
     """Random values, small enough for sums over 8 ranks to be exact in every dtype; integers use their whole range."""
     random = np.random.default_rng(seed)
     dtype = jnp.dtype(dtype)
-    if dtype == bool:
+    if dtype == jnp.bool_:
         return jnp.asarray(random.integers(0, 2, shape).astype(bool))
     if jnp.issubdtype(dtype, jnp.integer):
         info = jnp.iinfo(dtype)

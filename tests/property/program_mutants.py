@@ -1,6 +1,7 @@
 """Mutants of a lowered Program, each with one thing wrong: the checks must reject every one.
 
     remove, double      any one instruction
+    without             all signals and waits of a credit or barrier semaphore; of a barrier, those of one rank
     merge               two semaphores of a kind, or two units of scratch memory, become one
     late wait           a wait comes after the first access that it guards
     early signal        a credit comes before the last access to what it gives back
@@ -298,18 +299,16 @@ class _Original:
 
     @cached_property
     def given(self) -> dict[tuple[int, int], trace.Dma]:
-        """For each credit (rank, position) the DMA that must not start before it: the next one into scratch memory.
-
-        Where all memory is written once, a credit gives a receive semaphore back: then it is simply the next one.
-        """
+        """For each credit (rank, position) the DMA that must not start before it: the next that writes a slot again."""
         found: dict[tuple[int, int], trace.Dma] = {}
         for (rank, position), units in self.takes.items():
             for source, signal in units:
                 cause = self.op(source, signal)
                 if isinstance(cause, trace.Signal) and not self.is_barrier(cause.semaphore):
-                    sends = [op for op in self.execution.traces[rank][position:] if _sends_to(op, source)]
-                    slots = [op for op in sends if self.program.buffer(op.target.buffer).space == "scratch"]
-                    found[source, signal] = (slots or sends)[0]
+                    ops = self.execution.traces[rank]
+                    before = [op.target for op in ops[:position] if _sends_to(op, source)]
+                    after = [op for op in ops[position:] if _sends_to(op, source)]
+                    found[source, signal] = next(op for op in after if _overlap(op.target, before))
         return found
 
     def op(self, rank: int, position: int) -> trace.Op:
@@ -497,15 +496,21 @@ def _late_waits(original: _Original) -> Iterator[Mutant]:
     """
     for path, leaf in original.leaves.items():
         if isinstance(leaf, Wait | WaitDma):
-            behind = [later for later in _first_guarded(original, path) if _siblings(path, later) and later > path]
+            pairs = [_side_by_side(original, path, later) for later in _first_guarded(original, path)]
+            behind = [(own, later) for own, later in filter(None, pairs) if own < later]
             if behind:
-                target = min(behind)
+                own, target = min(behind)
                 what = f"{kind_of(leaf)} {path} behind {target}"
-                yield original.mutant(f"late {kind_of(leaf)}", what, path, _moved_to(target[-1]))
+                yield original.mutant(f"late {kind_of(leaf)}", what, own, _moved_to(target[-1]))
 
 
-def _siblings(a: Path, b: Path) -> bool:
-    return a[:-1] == b[:-1]
+def _side_by_side(original: _Original, path: Path, other: Path) -> tuple[Path, Path] | None:
+    """The instructions of one body in which the two are: themselves, or loops; a loop moves if it holds `path` only."""
+    level = next(i for i, (a, b) in enumerate(zip(path, other, strict=False)) if a != b)
+    own = path[: level + 1]
+    if sum(leaf[: level + 1] == own for leaf in original.leaves) > 1:
+        return None
+    return own, other[: level + 1]
 
 
 def _moved_to(place: int) -> Edit:
@@ -590,11 +595,12 @@ def _early_signals(original: _Original) -> Iterator[Mutant]:
     """
     for path, leaf in original.leaves.items():
         if isinstance(leaf, Signal):
-            before = [p for p in _last_touch(original, path) if _siblings(path, p) and p < path]
+            pairs = [_side_by_side(original, path, earlier) for earlier in _last_touch(original, path)]
+            before = [(target, own) for own, target in filter(None, pairs) if target < own]
             if before:
-                target = max(before)
+                target, own = max(before)
                 what = f"{kind_of(leaf)} {path} before {target}"
-                yield original.mutant(f"early {kind_of(leaf)}", what, path, _moved_to(target[-1]))
+                yield original.mutant(f"early {kind_of(leaf)}", what, own, _moved_to(target[-1]))
 
 
 def _last_touch(original: _Original, path: Path) -> Iterator[Path]:
@@ -626,13 +632,30 @@ def _touches(original: _Original, rank: int, position: int, gift: trace.Dma) -> 
 
 
 def _merged_semaphores(original: _Original) -> Iterator[Mutant]:
+    for a, b in _pairs(original.program):
+        if not _as_good_as_one(original, a, b):
+            yield _merged(original, a, b)
+
+
+def harmless_merges(program: Program) -> Iterator[Mutant]:
+    """The pairs of semaphores that are left out above: merged, they must pass every check."""
+    original = _Original(replace(program, body=_split(program.body, ())))
+    for a, b in _pairs(original.program):
+        if _as_good_as_one(original, a, b):
+            yield _merged(original, a, b)
+
+
+def _pairs(program: Program) -> Iterator[tuple[trace.SemaphoreKey, trace.SemaphoreKey]]:
     """All pairs of one kind, elements of arrays included."""
-    keys = [(s.name, i) for s in original.program.semaphores for i in range(s.count)]
-    for a, b in itertools.combinations(keys, 2):
-        kind = original.program.semaphore(a[0]).kind
-        if kind == original.program.semaphore(b[0]).kind and not _as_good_as_one(original, a, b):
-            what = f"{a[0]}[{a[1]}] and {b[0]}[{b[1]}]"
-            yield Mutant(kind="merge semaphores", what=what, build=_renamed(original, {b: a}))
+    keys = [(s.kind, (s.name, i)) for s in program.semaphores for i in range(s.count)]
+    for (kind, a), (other, b) in itertools.combinations(keys, 2):
+        if kind == other:
+            yield a, b
+
+
+def _merged(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> Mutant:
+    what = f"{a[0]}[{a[1]}] and {b[0]}[{b[1]}]"
+    return Mutant(kind="merge semaphores", what=what, build=_renamed(original, {b: a}))
 
 
 def _as_good_as_one(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:

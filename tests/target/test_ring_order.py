@@ -1,11 +1,13 @@
 """The order of devices, on the coordinates of every known target."""
 
 import itertools
+import math
 
+import numpy as np
 import pytest
 
 from ringsched.target.aot import TARGETS, device_count
-from ringsched.target.ring import linked, ring_order
+from ringsched.target.ring import device_order, linked, ring_order
 
 
 def positions_of(target: str) -> list[tuple[int, ...]]:
@@ -54,3 +56,27 @@ def test_scattered_devices_stay_in_the_order_given():
 def test_links():
     assert linked((0, 0, 0, 0), (0, 1, 0, 0)) and linked((0, 0, 0, 0), (0, 0, 0, 1))
     assert not linked((0, 0, 0, 0), (1, 1, 0, 0)) and not linked((0, 0, 0, 0), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("sides", [(2, 2), (2, 4), (4, 4), (2, 2, 2), (4, 4, 4)])
+def test_a_mesh_lies_along_the_links(target, sides):
+    positions = positions_of(target)
+    if math.prod(sides) > len(positions):
+        return
+    order = device_order(positions, sides)
+    assert len(set(order)) == len(order) == math.prod(sides)
+    extents = [1 + max(column) for column in zip(*positions, strict=True)]
+    if not any(all(a <= b for a, b in zip(sides, axes, strict=False)) for axes in itertools.permutations(extents)):
+        assert order == tuple(range(len(order)))  # 2 x 2 x 2 does not fit 2 x 4
+        return
+    grid = np.array(order).reshape(sides)
+    for axis in range(len(sides)):
+        here, there = np.split(grid, [-1], axis)[0], np.split(grid, [1], axis)[1]
+        for a, b in zip(here.ravel(), there.ravel(), strict=True):
+            assert linked(positions[a], positions[b])
+
+
+def test_one_side_is_a_ring():
+    positions = positions_of("v5e:4x4")
+    assert device_order(positions, (16,)) == ring_order(positions, 16)

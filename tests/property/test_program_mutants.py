@@ -1,0 +1,73 @@
+"""Every mutant of every shipped Program is rejected. All of them: `benchmarks/program_mutants.py`."""
+
+import random
+from collections import Counter
+
+import pytest
+from program_mutants import ROLLED, SCHEDULES, SIZES, Mutant, harmless_merges, mutants, subjects, verdict
+
+from ringsched.pipeline import Proven
+
+OF_EACH_KIND, OF_EACH_KIND_ROLLED = 3, 1
+
+
+def some(found: list[Mutant], label: str, most: int) -> list[Mutant]:
+    """At most so many of each kind, always the same ones."""
+    chosen: dict[str, list[Mutant]] = {}
+    for mutant in random.Random(label).sample(found, len(found)):
+        group = chosen.setdefault(mutant.kind, [])
+        if len(group) < most:
+            group.append(mutant)
+    return [mutant for group in chosen.values() for mutant in group]
+
+
+def survivors(label: str, proven: Proven, most: int | None) -> tuple[list[str], Counter[str]]:
+    found = list(mutants(proven.lowered.program))
+    tried = found if most is None else some(found, label, most)
+    kinds = Counter(mutant.kind for mutant in tried)
+    alive = [f"{label}: {m.kind}: {m.what}" for m in tried if verdict(m, proven.flat.promise) is None]
+    return alive, kinds
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_mutant_survives(name: str, size: int) -> None:
+    for label, proven in subjects(name, size):
+        alive, kinds = survivors(label, proven, None if size == 2 else OF_EACH_KIND)
+        assert not alive
+        for kind in ("remove", "double"):
+            for what in ("send", "wait", "barrier signal", "barrier wait"):
+                assert kinds[f"{kind} {what}"], kinds
+        assert kinds["without barrier semaphore"] == 1
+        assert kinds["late barrier wait"]
+
+
+@pytest.mark.parametrize("name", ROLLED)
+def test_no_mutant_of_a_loop_survives(name: str) -> None:
+    for label, proven in subjects(name, ROLLED[name]):
+        alive, kinds = survivors(label, proven, OF_EACH_KIND_ROLLED)
+        assert not alive
+        assert kinds["bound"]
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter", "all_to_all"])
+def test_credits_are_among_them(name: str) -> None:
+    """Where slots are used again, each credit is removed, doubled, given too early and waited for too late."""
+    label, proven = subjects(name, ROLLED[name])[0]
+    kinds = Counter(mutant.kind for mutant in mutants(proven.lowered.program))
+    for kind in ("remove credit signal", "double credit wait", "early credit signal", "late credit wait"):
+        assert kinds[kind], label
+    assert kinds["without regular semaphore"] == 1
+    assert kinds["late wait"] and kinds["merge slots"] and kinds["merge semaphores"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_what_is_left_out_is_as_good_as_the_original(name: str) -> None:
+    """The mutants of semaphores that are not made would survive rightly: the checks find nothing wrong with them."""
+    tried = 0
+    for size in (2, 4):
+        for label, proven in subjects(name, size):
+            for mutant in some(list(harmless_merges(proven.lowered.program)), label, 8):
+                assert verdict(mutant, proven.flat.promise) is None, f"{label}: {mutant.what}"
+                tried += 1
+    assert tried

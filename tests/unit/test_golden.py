@@ -1,0 +1,118 @@
+"""Generated modules, byte for byte. After a wanted change: python tests/golden/update.py"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.schedule.loader import shipped_names
+
+FOLDER = Path(__file__).parents[1] / "golden"
+
+
+def _update() -> Any:
+    spec = importlib.util.spec_from_file_location("golden_update", FOLDER / "update.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+update = _update()
+MODULES: dict[str, tuple[str, int]] = update.modules()
+
+
+def ruff(*arguments: str) -> str:
+    command = [sys.executable, "-m", "ruff", *arguments, "--isolated", "--no-cache"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return "" if result.returncode == 0 else result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("file_name", MODULES)
+def test_same_bytes(file_name: str) -> None:
+    assert update.generate(*MODULES[file_name]) == (FOLDER / file_name).read_text(encoding="utf-8")
+
+
+def test_no_other_files() -> None:
+    assert {file.name for file in FOLDER.glob("*_*.py")} == set(MODULES)
+
+
+@pytest.mark.parametrize("name", ["reduce", "all_reduce_bidirectional"])
+def test_generated_twice_is_the_same(name: str) -> None:
+    assert update.generate(name, 5) == update.generate(name, 5)
+
+
+def test_same_in_another_process() -> None:
+    """No order of a set, no clock, no address is in it."""
+    text = "import sys; from ringsched.pipeline import *\n"
+    text += "sys.stdout.write(compile_schedule(open_schedule('reduce')).source)"
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", text],
+            capture_output=True,
+            check=True,
+            timeout=60,
+            env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert outputs == {(FOLDER / "reduce_4.py").read_bytes()}
+
+
+@pytest.mark.parametrize("file_name", MODULES)
+def test_imports_only_jax(file_name: str) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse((FOLDER / file_name).read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import():
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            case ast.ImportFrom():
+                assert node.level == 0 and node.module
+                imported.add(node.module.split(".")[0])
+    assert imported - set(sys.stdlib_module_names) == {"jax"}
+
+
+def written(folder: Path) -> str:
+    """The golden modules, and others that come out differently: debugging, one rank, loops, credits, odd sizes."""
+    for file_name in MODULES:
+        (folder / file_name).write_text((FOLDER / file_name).read_text(encoding="utf-8"), encoding="utf-8")
+    for name in shipped_names():
+        for ranks in (1, 2, 5, 24):
+            text = compile_schedule(open_schedule(name, {"N": ranks}), debug=ranks == 24).source
+            (folder / f"{name}_{ranks}.py").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def test_a_formatter_changes_nothing(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    assert ruff("format", "--check", "--diff", "--line-length=88", folder) == ""
+    assert ruff("format", "--check", "--diff", "--line-length=120", folder) == ""
+    assert ruff("check", folder) == ""
+
+
+def test_the_formatter_would_complain(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("import os\nx  =  1\n", encoding="utf-8")
+    assert ruff("format", "--check", "--diff", str(tmp_path)) != ""
+    assert ruff("check", str(tmp_path)) != ""
+
+
+def lines(name: str, ranks: int) -> int:
+    return update.generate(name, ranks).count("\n")
+
+
+@pytest.mark.parametrize("name", [n for n in shipped_names() if n not in ("all_to_all", "broadcast", "reduce")])
+def test_no_longer_at_64_ranks_than_at_16(name: str) -> None:
+    assert lines(name, 64) <= lines(name, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped_names())
+def test_no_longer_at_256_ranks_than_at_16(name: str) -> None:
+    assert lines(name, 256) <= lines(name, 16)
