@@ -6,6 +6,7 @@ Program: coordinates as they are, buffer `o` as `o_ref`, semaphores as they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
@@ -166,7 +167,10 @@ class _Writer:
         """A comment where a new matter begins, set off by a blank line."""
         if note and note != self.said:
             yield ""
-            yield from comment(note, indent)
+            if len(self.program.sides) == 1:
+                yield from comment(re.sub(rf"% {self.program.sides[0]}\b", "% N", note), indent)
+            else:
+                yield from comment(note, indent)
             self.said = note
 
     def print(self, i: Send, indent: int) -> Iterator[str]:

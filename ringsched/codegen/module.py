@@ -94,6 +94,7 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     program = kernel.program
     buffers = {b.space: b for b in program.buffers}
     scratch = [b for b in program.buffers if b.space == "scratch"]
+    yield "# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size."
     yield f"{name} = {{"
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'

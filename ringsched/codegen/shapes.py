@@ -136,7 +136,7 @@ class Shape:
             case "all_gather" | "gather":
                 return [
                     head,
-                    f'    chunks = _pack(x[None], {spec}["operand"], {adds})',
+                    f'    chunks = _pack(x[None], {spec}["operand"], adds={adds})',
                     f"    chunks = call.launch({kernel}, chunks, {spec})",
                     f"    return _join(_unpack(chunks, (N, *x.shape), x.dtype), {axes[0]})",
                 ]
@@ -144,7 +144,7 @@ class Shape:
                 return [
                     head,
                     f"    shards = _split(x, {axes[0]})",
-                    f'    chunks = _pack(shards, {spec}["operand"], {adds})',
+                    f'    chunks = _pack(shards, {spec}["operand"], adds={adds})',
                     f"    chunks = call.launch({kernel}, chunks, {spec})",
                     "    return _unpack(chunks, (1, *shards.shape[1:]), x.dtype)[0]",
                 ]
@@ -152,7 +152,7 @@ class Shape:
                 return [
                     head,
                     f"    shards = _split(x, {axes[0]})",
-                    f'    chunks = _pack(shards, {spec}["operand"], {adds})',
+                    f'    chunks = _pack(shards, {spec}["operand"], adds={adds})',
                     f"    chunks = call.launch({kernel}, chunks, {spec})",
                     f"    return _join(_unpack(chunks, shards.shape, x.dtype), {axes[1]})",
                 ]
@@ -160,7 +160,7 @@ class Shape:
                 extra = ", replicated=True" if replicated else ""
                 return [
                     head,
-                    f'    chunks = _pack(x[None], {spec}["operand"], {adds})',
+                    f'    chunks = _pack(x[None], {spec}["operand"], adds={adds})',
                     f"    chunks = call.launch({kernel}, chunks, {spec}{extra})",
                     "    return _unpack(chunks, (1, *x.shape), x.dtype)[0]",
                 ]
@@ -209,8 +209,8 @@ def of(promise: Promise, name: str) -> Shape:
         "reduce_scatter": "The r-th of N shards along `axis` of the sum of x, at rank r.",
         "all_reduce": "The sum of x over all ranks, at every rank.",
         "all_to_all": "The r-th shard along `split_axis` of every rank's x, at rank r.",
-        "permute": "The x of the rank that the permutation maps to this one.",
-        "broadcast": f"The x of rank {root}, at every rank.",
+        "permute": "The x of the rank that the schedule's permutation maps to this one.",
+        "broadcast": f"Rank {root}'s x, at every rank.",
         "reduce": f"The sum of x over all ranks, at rank {root}; zeros elsewhere.",
         "gather": f"The shards x of all ranks along `axis`, at rank {root}; zeros elsewhere.",
         "scatter": f"The r-th of N shards along `axis` of rank {root}'s x, at rank r.",

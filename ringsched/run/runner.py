@@ -21,7 +21,8 @@ from ringsched.operand import Operand
 from ringsched.processes import read_log, run_module
 from ringsched.run.events import Event, Part, read
 
-MODES: tuple[Literal["eager", "on_wait"], ...] = ("eager", "on_wait")
+Mode = Literal["eager", "on_wait"]
+MODES: tuple[Mode, ...] = ("eager", "on_wait")
 CALLS = 4  # a mode: two in one program, and that program again
 MAX_RANKS = 16
 THREADS = 64  # one a device and one more would do
@@ -91,6 +92,7 @@ def run_kernel(
     operand: Operand,
     seed: int = 0,
     timeout: float | None = None,
+    modes: tuple[Mode, ...] = MODES,
 ) -> RunReport:
     """Runs `function` of the module `source` on as many virtual devices as the promise has ranks, and compares.
 
@@ -110,7 +112,7 @@ def run_kernel(
         "operand": asdict(operand),
         "seed": seed,
         "calls": CALLS,
-        "modes": MODES,
+        "modes": modes,
         "seconds": timeout,
     }
     with tempfile.TemporaryDirectory(prefix="ringsched-") as name:
@@ -123,10 +125,10 @@ def run_kernel(
         log = read_log(directory).replace(f"{directory}{os.sep}", "")
     report = read_report(log, promise)
     late = exit_code is None or (exit_code < 0 and seconds > timeout)
-    if late and any(mode.seconds is not None for mode in report.modes[len(MODES) - 1 :]):
+    if late and any(mode.seconds is not None for mode in report.modes[len(modes) - 1 :]):
         return report
     if late:
-        return RunReport(modes=report.modes, diagnostics=(*report.diagnostics, _hang(log, promise, timeout)))
+        return RunReport(modes=report.modes, diagnostics=(*report.diagnostics, _hang(log, promise, modes, timeout)))
     if exit_code != 0:
         raise InternalError(f"the kernel of {function} raises an exception when it is run\n{_last_lines(log)}")
     return report
@@ -221,7 +223,7 @@ def _wrong_value(mode: str, event: Event, promise: Promise) -> Diagnostic | None
     )
 
 
-def _hang(log: str, promise: Promise, timeout: float) -> Diagnostic:
+def _hang(log: str, promise: Promise, modes: tuple[Mode, ...], timeout: float) -> Diagnostic:
     """Says how far the child was."""
     parts = read(log)
     last = next((part for part in reversed(parts) if "phase" in part.event), None)
@@ -232,7 +234,8 @@ def _hang(log: str, promise: Promise, timeout: float) -> Diagnostic:
         where = f"it hangs in call {call}, DMA mode {last.mode}"
     else:
         where = f"it was {phase}" + (f", DMA mode {last.mode}" if last is not None and last.mode else "")
-    left = MODES[MODES.index(last.mode) + 1 :] if last is not None and last.mode in MODES else MODES
+    tried = {part.mode for part in parts}
+    left = [mode for mode in modes if mode not in tried]
     return Diagnostic(
         code="RS609",
         message=f"the run did not end within {timeout:g} s: {where}",

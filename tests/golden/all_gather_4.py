@@ -59,11 +59,12 @@ def all_gather_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **o
 
 
 def _forward(call, x, axis):
-    chunks = _pack(x[None], _SPEC["operand"], False)
+    chunks = _pack(x[None], _SPEC["operand"], adds=False)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _join(_unpack(chunks, (N, *x.shape), x.dtype), axis)
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (),
     "result": (4,),
@@ -98,19 +99,19 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     # this rank's own chunk
     _copy(x_ref, o_ref.at[r], copied)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received.at[0])
 
     # send chunk[(r - s) % N] to r + 1; s = 1
     _send(o_ref.at[(r - 1) % N], o_ref.at[(r - 1) % N], sent, received.at[1], right)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N], received.at[1])
 
     # send chunk[(r - s) % N] to r + 1; s = 2
     _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received.at[2], right)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[2])
 
     # wait until the chunk has left
@@ -124,11 +125,12 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
 
 def _transpose(call, x, axis):
     shards = _split(x, axis)
-    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _unpack(chunks, (1, *shards.shape[1:]), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (),
@@ -156,24 +158,24 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 2
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 2
     _send(x_ref.at[(r + 1) % N], slots_ref.at[0], sent, received.at[0], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[0], received.at[0])
     _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[(r + 2) % N])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 1
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 1
     _send(slots_ref.at[0], slots_ref.at[1], sent, received.at[1], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[1], received.at[1])
     _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[(r - 1) % N])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 0
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
     _send(slots_ref.at[1], slots_ref.at[2], sent, received.at[2], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[2], received.at[2])
     _add(o_ref, slots_ref.at[2], x_ref.at[r])
 

@@ -75,11 +75,12 @@ def all_gather_bidirectional_sharded(
 
 
 def _forward(call, x, axis):
-    chunks = _pack(x[None], _SPEC["operand"], False)
+    chunks = _pack(x[None], _SPEC["operand"], adds=False)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _join(_unpack(chunks, (N, *x.shape), x.dtype), axis)
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (2,),
     "result": (4, 2),
@@ -133,22 +134,22 @@ def _kernel(
     # this rank's own chunk
     _copy(x_ref, o_ref.at[r], copied)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_0)
 
     # send chunk[(r - N // 2 + 1) % N, 0] to r + 1
     _send(o_ref.at[(r - 1) % N, 0], o_ref.at[(r - 1) % N, 0], sent, received_2, right)
 
-    # wait for chunk[(r + s) % N] of rank (r + 1) % 4
+    # wait for chunk[(r + s) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1)
 
     # send chunk[(r + N // 2 - 1) % N, 1] to r - 1
     _send(o_ref.at[(r + 1) % N, 1], o_ref.at[(r + 1) % N, 1], sent, received_3, left)
 
-    # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % 4
+    # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N, 0], received_2)
 
-    # wait for chunk[(r + N // 2 - 1) % N, 1] of rank (r + 1) % 4
+    # wait for chunk[(r + N // 2 - 1) % N, 1] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N, 1], received_3)
 
     # wait until the chunk has left
@@ -163,11 +164,12 @@ def _kernel(
 
 def _transpose(call, x, axis):
     shards = _split(x, axis)
-    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _unpack(chunks, (1, *shards.shape[1:]), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4, 2),
     "result": (2,),
@@ -216,33 +218,33 @@ def _transpose_kernel(
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
-    # send chunk[(r + 2) % 4, 0] to (r - 1) % 4, to be added
+    # send chunk[(r + 2) % N, 0] to (r - 1) % N, to be added
     _send(x_ref.at[(r + 2) % N, 0], slots_0_ref.at[0], sent, received_0, left)
 
-    # send chunk[(r + 2) % 4, 1] to (r + 1) % 4, to be added
+    # send chunk[(r + 2) % N, 1] to (r + 1) % N, to be added
     _send(x_ref.at[(r + 2) % N, 1], slots_1_ref.at[0], sent, received_1, right)
 
-    # wait for chunk[(r + 2) % 4, 0] of rank (r + 1) % 4
+    # wait for chunk[(r + 2) % N, 0] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0)
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r - 1) % N, 0])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 0
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
     _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], sent, received_2, left)
     _send(x_ref.at[(r - 1) % N, 1], slots_2_ref.at[0, 1], sent, received_2, left)
 
-    # wait for chunk[(r + 2) % 4, 1] of rank (r - 1) % 4
+    # wait for chunk[(r + 2) % N, 1] of rank (r - 1) % N
     _wait(slots_1_ref.at[0], received_1)
     _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r + 1) % N, 1])
 
-    # send chunk[(r + s + 1) % 4] to (r + 1) % 4, to be added; s = 0
+    # send chunk[(r + s + 1) % N] to (r + 1) % N, to be added; s = 0
     _send(x_ref.at[(r + 1) % N, 0], slots_3_ref.at[0, 0], sent, received_3, right)
     _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], sent, received_3, right)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_2_ref.at[0], received_2)
     _add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[r])
 
-    # wait for chunk[(r + s + 1) % 4] of rank (r - 1) % 4
+    # wait for chunk[(r + s + 1) % N] of rank (r - 1) % N
     _wait(slots_3_ref.at[0], received_3)
     _add(o_ref, slots_3_ref.at[0], slots_2_ref.at[0])
 

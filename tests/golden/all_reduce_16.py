@@ -59,11 +59,12 @@ def all_reduce_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **o
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], True)
+    chunks = _pack(x[None], _SPEC["operand"], adds=True)
     chunks = call.launch(_kernel, chunks, _SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (16,),
     "result": (16,),
@@ -109,7 +110,7 @@ def _kernel(
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 0
     _send(x_ref.at[(r - 1) % N], slots_0_ref.at[0], sent_0, received_0.at[0], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r - 2) % N])
 
@@ -119,7 +120,7 @@ def _kernel(
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 1
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent_0, received_0.at[1], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r - 3) % N])
 
@@ -132,7 +133,7 @@ def _kernel(
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 2
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent_0, received_0.at[2], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(slots_0_ref.at[2], slots_0_ref.at[2], x_ref.at[(r - 4) % N])
 
@@ -147,7 +148,7 @@ def _kernel(
 
     @pl.loop(4, 13)
     def _(s):
-        # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+        # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
         _wait(slots_0_ref.at[(s - 1) % 4], received_0.at[(s - 1) % 4])
         _add(
             slots_0_ref.at[(s - 1) % 4],
@@ -173,7 +174,7 @@ def _kernel(
             right,
         )
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
@@ -186,7 +187,7 @@ def _kernel(
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 13
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent_0, received_0.at[1], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r + 1) % N])
 
@@ -199,7 +200,7 @@ def _kernel(
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 14
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent_0, received_0.at[2], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
@@ -208,7 +209,7 @@ def _kernel(
 
     @pl.loop(1, 15)
     def _(s):
-        # wait for chunk[(r - s) % N] of rank (r - 1) % 16
+        # wait for chunk[(r - s) % N] of rank (r - 1) % N
         _wait(o_ref.at[(r - s) % N], received_1.at[s - 1])
 
         # send chunk[(r - s) % N] to r + 1
@@ -220,7 +221,7 @@ def _kernel(
             right,
         )
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 16
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1.at[14])
 
     # wait until the chunk has left
@@ -233,11 +234,12 @@ def _kernel(
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (16,),
     "result": (16,),
@@ -280,20 +282,20 @@ def _transpose_kernel(
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 14
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 14
     _send(x_ref.at[(r + 1) % N], slots_0_ref.at[0], sent_0, received_0.at[0], left)
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
     # wait until the chunk has left
     _wait(x_ref.at[(r + 1) % N], sent_0)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 13
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 13
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent_0, received_0.at[1], left)
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r + 3) % N])
 
@@ -303,10 +305,10 @@ def _transpose_kernel(
     # tell the sender that its slot is free again
     _signal(credit_0, right)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 12
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 12
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent_0, received_0.at[2], left)
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(slots_0_ref.at[2], slots_0_ref.at[2], x_ref.at[(r + 4) % N])
 
@@ -316,12 +318,12 @@ def _transpose_kernel(
     # tell the sender that its slot is free again
     _signal(credit_0, right)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 11
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 11
     _send(slots_0_ref.at[2], slots_0_ref.at[3], sent_0, received_0.at[3], left)
 
     @pl.loop(0, 9)
     def _(k):
-        # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+        # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
         _wait(slots_0_ref.at[(k - 1) % 4], received_0.at[(k - 1) % 4])
         _add(
             slots_0_ref.at[(k - 1) % 4],
@@ -338,7 +340,7 @@ def _transpose_kernel(
         # wait until the receiver has a free slot
         pl.semaphore_wait(credit_0, 1)
 
-        # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added
+        # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added
         _send(
             slots_0_ref.at[(k - 1) % 4],
             slots_0_ref.at[k % 4],
@@ -347,7 +349,7 @@ def _transpose_kernel(
             left,
         )
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r - 2) % N])
 
@@ -357,10 +359,10 @@ def _transpose_kernel(
     # wait until the receiver has a free slot
     pl.semaphore_wait(credit_0, 1)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 1
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 1
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent_0, received_0.at[1], left)
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r - 1) % N])
 
@@ -370,22 +372,22 @@ def _transpose_kernel(
     # wait until the receiver has a free slot
     pl.semaphore_wait(credit_0, 1)
 
-    # send chunk[(r - s - 1) % 16] to (r - 1) % 16, to be added; s = 0
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent_0, received_0.at[2], left)
 
-    # wait for chunk[(r - s - 1) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
-    # send chunk[(r - s - 2) % 16] to (r - 1) % 16; s = 14
+    # send chunk[(r - s - 2) % N] to (r - 1) % N; s = 14
     _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], left)
 
     @pl.loop(0, 14)
     def _(k):
-        # wait for chunk[(r - s - 2) % 16] of rank (r + 1) % 16
+        # wait for chunk[(r - s - 2) % N] of rank (r + 1) % N
         _wait(o_ref.at[(r + k + 1) % N], received_1.at[k])
 
-        # send chunk[(r - s - 2) % 16] to (r - 1) % 16
+        # send chunk[(r - s - 2) % N] to (r - 1) % N
         _send(
             o_ref.at[(r + k + 1) % N],
             o_ref.at[(r + k + 1) % N],
@@ -394,7 +396,7 @@ def _transpose_kernel(
             left,
         )
 
-    # wait for chunk[(r - s - 2) % 16] of rank (r + 1) % 16
+    # wait for chunk[(r - s - 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r - 1) % N], received_1.at[14])
 
     # wait until the chunk has left

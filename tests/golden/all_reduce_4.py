@@ -59,11 +59,12 @@ def all_reduce_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **o
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], True)
+    chunks = _pack(x[None], _SPEC["operand"], adds=True)
     chunks = call.launch(_kernel, chunks, _SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -95,40 +96,40 @@ def _kernel(r, x_ref, o_ref, slots_0_ref, sent, received_0, received_1, *, axes)
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 0
     _send(x_ref.at[(r - 1) % N], slots_0_ref.at[0], sent, received_0.at[0], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 1
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent, received_0.at[1], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r + 1) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 2
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent, received_0.at[2], right)
 
-    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
     # send chunk[(r - s) % N] to r + 1; s = 0
     _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], right)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_1.at[0])
 
     # send chunk[(r - s) % N] to r + 1; s = 1
     _send(o_ref.at[(r - 1) % N], o_ref.at[(r - 1) % N], sent, received_1.at[1], right)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N], received_1.at[1])
 
     # send chunk[(r - s) % N] to r + 1; s = 2
     _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received_1.at[2], right)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1.at[2])
 
     # wait until the chunk has left
@@ -141,11 +142,12 @@ def _kernel(r, x_ref, o_ref, slots_0_ref, sent, received_0, received_1, *, axes)
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -184,43 +186,43 @@ def _transpose_kernel(
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 2
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 2
     _send(x_ref.at[(r + 1) % N], slots_0_ref.at[0], sent, received_0.at[0], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 1
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 1
     _send(slots_0_ref.at[0], slots_0_ref.at[1], sent, received_0.at[1], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r - 1) % N])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 0
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
     _send(slots_0_ref.at[1], slots_0_ref.at[2], sent, received_0.at[2], left)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
-    # send chunk[(r - s + 2) % 4] to (r - 1) % 4; s = 2
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 2
     _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], left)
 
-    # wait for chunk[(r - s + 2) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1.at[0])
 
-    # send chunk[(r - s + 2) % 4] to (r - 1) % 4; s = 1
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 1
     _send(o_ref.at[(r + 1) % N], o_ref.at[(r + 1) % N], sent, received_1.at[1], left)
 
-    # wait for chunk[(r - s + 2) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N], received_1.at[1])
 
-    # send chunk[(r - s + 2) % 4] to (r - 1) % 4; s = 0
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 0
     _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received_1.at[2], left)
 
-    # wait for chunk[(r - s + 2) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r - 1) % N], received_1.at[2])
 
     # wait until the chunk has left

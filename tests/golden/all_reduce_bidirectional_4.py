@@ -67,11 +67,12 @@ def all_reduce_bidirectional_sharded(
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], True)
+    chunks = _pack(x[None], _SPEC["operand"], adds=True)
     chunks = call.launch(_kernel, chunks, _SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (4, 2),
     "result": (4, 2),
@@ -134,7 +135,7 @@ def _kernel(
     # send chunk[(r - N // 2) % N, 1] to r - 1, to be added
     _send(x_ref.at[(r + 2) % N, 1], slots_1_ref.at[0], sent, received_1, left)
 
-    # wait for chunk[(r + N // 2) % N, 0] of rank (r - 1) % 4
+    # wait for chunk[(r + N // 2) % N, 0] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0)
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 1) % N, 0])
 
@@ -142,7 +143,7 @@ def _kernel(
     _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], sent, received_2, right)
     _send(x_ref.at[(r + 1) % N, 1], slots_2_ref.at[0, 1], sent, received_2, right)
 
-    # wait for chunk[(r - N // 2) % N, 1] of rank (r + 1) % 4
+    # wait for chunk[(r - N // 2) % N, 1] of rank (r + 1) % N
     _wait(slots_1_ref.at[0], received_1)
     _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r - 1) % N, 1])
 
@@ -150,11 +151,11 @@ def _kernel(
     _send(x_ref.at[(r - 1) % N, 0], slots_3_ref.at[0, 0], sent, received_3, left)
     _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], sent, received_3, left)
 
-    # wait for chunk[(r + (N + 1) // 2 - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r + (N + 1) // 2 - s) % N] of rank (r - 1) % N
     _wait(slots_2_ref.at[0], received_2)
     _add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[r])
 
-    # wait for chunk[(r - (N + 1) // 2 + s) % N] of rank (r + 1) % 4
+    # wait for chunk[(r - (N + 1) // 2 + s) % N] of rank (r + 1) % N
     _wait(slots_3_ref.at[0], received_3)
     _add(o_ref.at[r], slots_3_ref.at[0], slots_2_ref.at[0])
 
@@ -164,22 +165,22 @@ def _kernel(
     # send chunk[(r + s) % N] to r - 1; s = 0
     _send(o_ref.at[r], o_ref.at[r], sent, received_5, left)
 
-    # wait for chunk[(r - s) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_4)
 
     # send chunk[(r - N // 2 + 1) % N, 0] to r + 1
     _send(o_ref.at[(r - 1) % N, 0], o_ref.at[(r - 1) % N, 0], sent, received_6, right)
 
-    # wait for chunk[(r + s) % N] of rank (r + 1) % 4
+    # wait for chunk[(r + s) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_5)
 
     # send chunk[(r + N // 2 - 1) % N, 1] to r - 1
     _send(o_ref.at[(r + 1) % N, 1], o_ref.at[(r + 1) % N, 1], sent, received_7, left)
 
-    # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % 4
+    # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N, 0], received_6)
 
-    # wait for chunk[(r + N // 2 - 1) % N, 1] of rank (r + 1) % 4
+    # wait for chunk[(r + N // 2 - 1) % N, 1] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N, 1], received_7)
 
     # wait until the chunk has left
@@ -196,11 +197,12 @@ def _kernel(
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC, replicated=True)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4, 2),
     "result": (4, 2),
@@ -257,58 +259,58 @@ def _transpose_kernel(
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
-    # send chunk[(r + 2) % 4, 0] to (r - 1) % 4, to be added
+    # send chunk[(r + 2) % N, 0] to (r - 1) % N, to be added
     _send(x_ref.at[(r + 2) % N, 0], slots_0_ref.at[0], sent, received_0, left)
 
-    # send chunk[(r + 2) % 4, 1] to (r + 1) % 4, to be added
+    # send chunk[(r + 2) % N, 1] to (r + 1) % N, to be added
     _send(x_ref.at[(r + 2) % N, 1], slots_1_ref.at[0], sent, received_1, right)
 
-    # wait for chunk[(r + 2) % 4, 0] of rank (r + 1) % 4
+    # wait for chunk[(r + 2) % N, 0] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0)
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r - 1) % N, 0])
 
-    # send chunk[(r - s - 1) % 4] to (r - 1) % 4, to be added; s = 0
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
     _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], sent, received_2, left)
     _send(x_ref.at[(r - 1) % N, 1], slots_2_ref.at[0, 1], sent, received_2, left)
 
-    # wait for chunk[(r + 2) % 4, 1] of rank (r - 1) % 4
+    # wait for chunk[(r + 2) % N, 1] of rank (r - 1) % N
     _wait(slots_1_ref.at[0], received_1)
     _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r + 1) % N, 1])
 
-    # send chunk[(r + s + 1) % 4] to (r + 1) % 4, to be added; s = 0
+    # send chunk[(r + s + 1) % N] to (r + 1) % N, to be added; s = 0
     _send(x_ref.at[(r + 1) % N, 0], slots_3_ref.at[0, 0], sent, received_3, right)
     _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], sent, received_3, right)
 
-    # wait for chunk[(r - s - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_2_ref.at[0], received_2)
     _add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[r])
 
-    # wait for chunk[(r + s + 1) % 4] of rank (r - 1) % 4
+    # wait for chunk[(r + s + 1) % N] of rank (r - 1) % N
     _wait(slots_3_ref.at[0], received_3)
     _add(o_ref.at[r], slots_3_ref.at[0], slots_2_ref.at[0])
 
-    # send chunk[(r - s + 1) % 4] to (r - 1) % 4; s = 1
+    # send chunk[(r - s + 1) % N] to (r - 1) % N; s = 1
     _send(o_ref.at[r], o_ref.at[r], sent, received_4, left)
 
-    # send chunk[(r + s - 1) % 4] to (r + 1) % 4; s = 1
+    # send chunk[(r + s - 1) % N] to (r + 1) % N; s = 1
     _send(o_ref.at[r], o_ref.at[r], sent, received_5, right)
 
-    # wait for chunk[(r - s + 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r - s + 1) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_4)
 
-    # send chunk[(r + 1) % 4, 0] to (r - 1) % 4
+    # send chunk[(r + 1) % N, 0] to (r - 1) % N
     _send(o_ref.at[(r + 1) % N, 0], o_ref.at[(r + 1) % N, 0], sent, received_6, left)
 
-    # wait for chunk[(r + s - 1) % 4] of rank (r - 1) % 4
+    # wait for chunk[(r + s - 1) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_5)
 
-    # send chunk[(r - 1) % 4, 1] to (r + 1) % 4
+    # send chunk[(r - 1) % N, 1] to (r + 1) % N
     _send(o_ref.at[(r - 1) % N, 1], o_ref.at[(r - 1) % N, 1], sent, received_7, right)
 
-    # wait for chunk[(r + 1) % 4, 0] of rank (r + 1) % 4
+    # wait for chunk[(r + 1) % N, 0] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N, 0], received_6)
 
-    # wait for chunk[(r - 1) % 4, 1] of rank (r - 1) % 4
+    # wait for chunk[(r - 1) % N, 1] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N, 1], received_7)
 
     # wait until the chunk has left

@@ -73,11 +73,12 @@ def all_to_all_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **o
 
 def _forward(call, x, split_axis, concat_axis):
     shards = _split(x, split_axis)
-    chunks = _pack(shards, _SPEC["operand"], False)
+    chunks = _pack(shards, _SPEC["operand"], adds=False)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _join(_unpack(chunks, shards.shape, x.dtype), concat_axis)
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -114,7 +115,7 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
     # this rank's own chunk
     _copy(x_ref.at[r], o_ref.at[r], copied)
 
-    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received.at[0])
     _wait(slots_ref.at[0, 0], received.at[0])
     _wait(slots_ref.at[0, 1], received.at[0])
@@ -123,14 +124,14 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
     _send(slots_ref.at[0, 0], o_ref.at[(r - 1) % N], sent, received.at[1], right)
     _send(slots_ref.at[0, 1], slots_ref.at[1, 1], sent, received.at[1], right)
 
-    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N], received.at[1])
     _wait(slots_ref.at[1, 1], received.at[1])
 
     # send chunk[(r - h) % N, (r - h + d) % N] to r + 1; h = 2
     _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], sent, received.at[2], right)
 
-    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % 4
+    # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[2])
 
     # wait until the chunk has left
@@ -147,11 +148,12 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
 
 def _transpose(call, x, split_axis, concat_axis):
     shards = _split(x, concat_axis)
-    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], False)
+    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], adds=False)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _join(_unpack(chunks, shards.shape, x.dtype), split_axis)
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -180,29 +182,29 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axe
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    # send chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] to (r - 1) % 4; h = 2
+    # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 2
     _send(x_ref.at[(r + 1) % N], slots_ref.at[0, 1], sent, received.at[0], left)
 
     # this rank's own chunk
     _copy(x_ref.at[r], o_ref.at[r], copied)
 
-    # wait for chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[0, 1], received.at[0])
 
-    # send chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] to (r - 1) % 4; h = 1
+    # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 1
     _send(x_ref.at[(r + 2) % N], slots_ref.at[1, 0], sent, received.at[1], left)
     _send(slots_ref.at[0, 1], slots_ref.at[1, 1], sent, received.at[1], left)
 
-    # wait for chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[1, 0], received.at[1])
     _wait(slots_ref.at[1, 1], received.at[1])
 
-    # send chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] to (r - 1) % 4; h = 0
+    # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 0
     _send(x_ref.at[(r - 1) % N], o_ref.at[r], sent, received.at[2], left)
     _send(slots_ref.at[1, 0], o_ref.at[(r + 1) % N], sent, received.at[2], left)
     _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], sent, received.at[2], left)
 
-    # wait for chunk[(r + d - h - 1) % 4, (r - h - 1) % 4] of rank (r + 1) % 4
+    # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[2])
     _wait(o_ref.at[(r + 2) % N], received.at[2])
     _wait(o_ref.at[(r - 1) % N], received.at[2])

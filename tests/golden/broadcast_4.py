@@ -25,7 +25,7 @@ SIDES = (N,)
 
 
 def broadcast(x, *, axis_name, interpret=None, collective_id=None):
-    """The x of rank 0, at every rank.
+    """Rank 0's x, at every rank.
 
     Call it inside `jax.shard_map`.
     axis_name: a mesh axis, or one for each side of the topology.
@@ -55,11 +55,12 @@ def broadcast_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **op
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], False)
+    chunks = _pack(x[None], _SPEC["operand"], adds=False)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -217,11 +218,12 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], True)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=True)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (4,),

@@ -25,7 +25,7 @@ SIDES = (N,)
 
 
 def exchange(x, *, axis_name, interpret=None, collective_id=None):
-    """The x of the rank that the permutation maps to this one.
+    """The x of the rank that the schedule's permutation maps to this one.
 
     As `lax.ppermute`; call it inside `jax.shard_map`.
     axis_name: a mesh axis, or one for each side of the topology.
@@ -55,11 +55,12 @@ def exchange_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **opt
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], False)
+    chunks = _pack(x[None], _SPEC["operand"], adds=False)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (),
     "result": (),
@@ -89,7 +90,7 @@ def _kernel(r, x_ref, o_ref, sent, received, *, axes):
     # send chunk[r] to r ^ 1
     _send(x_ref, o_ref, sent, received, peer)
 
-    # wait for chunk[r] of rank (r ^ 1) % 4
+    # wait for chunk[r] of rank (r ^ 1) % N
     _wait(o_ref, received)
 
     # wait until the chunk has left
@@ -97,11 +98,12 @@ def _kernel(r, x_ref, o_ref, sent, received, *, axes):
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], False)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=False)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (),
     "result": (),
@@ -128,10 +130,10 @@ def _transpose_kernel(r, x_ref, o_ref, sent, received, *, axes):
     # the ranks that this one writes to are there
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    # send chunk[r] to (r ^ 1) % 4
+    # send chunk[r] to (r ^ 1) % N
     _send(x_ref, o_ref, sent, received, peer)
 
-    # wait for chunk[r] of rank (r ^ 1) % 4 % 4
+    # wait for chunk[r] of rank (r ^ 1) % N % N
     _wait(o_ref, received)
 
     # wait until the chunk has left

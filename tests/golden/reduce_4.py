@@ -56,11 +56,12 @@ def reduce_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **optio
 
 
 def _forward(call, x):
-    chunks = _pack(x[None], _SPEC["operand"], True)
+    chunks = _pack(x[None], _SPEC["operand"], adds=True)
     chunks = call.launch(_kernel, chunks, _SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _SPEC = {
     "operand": (4,),
     "result": (4,),
@@ -236,11 +237,12 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
 
 
 def _transpose(call, x):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], False)
+    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=False)
     chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
     return _unpack(chunks, (1, *x.shape), x.dtype)[0]
 
 
+# Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (4,),
