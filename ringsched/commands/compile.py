@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 import click
 
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
-from ringsched.commands.settings import parameters_text, parse_settings, single
-from ringsched.commands.verify import CHECKED, Outcome
+from ringsched.commands.settings import parameters_text, parse_settings
+from ringsched.commands.verify import CHECKED, Outcome, check_and_compile
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
 from ringsched.lower.plan import Decision
 from ringsched.operand import Operand, check_operand, default_operand, parse_operand
-from ringsched.pipeline import Compiled, compile_schedule, open_schedule
+from ringsched.pipeline import Compiled
 from ringsched.program.printer import print_program
 from ringsched.schedule.printer import print_schedule
 from ringsched.schedule.schedule import Schedule
@@ -51,24 +50,7 @@ def compile_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     operand = parse_operand(request.shape) if request.shape else None
     _check_usage(request)
-    start = time.perf_counter()
-    parameters: dict[str, int] = {}
-    compiled: Compiled | None = None
-    found: tuple[Diagnostic, ...] = ()
-    try:
-        schedule = open_schedule(request.file)
-        parameters = {p.name: p.value for p in schedule.parameters} | single(settings)
-        schedule = open_schedule(request.file, single(settings))
-        compiled = compile_schedule(schedule, debug=request.debug)
-    except DiagnosticError as error:
-        found = error.diagnostics
-    outcome = Outcome(
-        file=request.file,
-        parameters=parameters,
-        settings=settings,
-        seconds=time.perf_counter() - start,
-        diagnostics=found,
-    )
+    outcome, compiled = check_and_compile(request.file, settings, debug=request.debug)
     if compiled is None:
         return _fail(request, outcome)
     return _deliver(request, outcome, compiled, operand)
@@ -150,8 +132,11 @@ def _path(request: Request, schedule: Schedule) -> Path:
         return Path(request.output)
     path = Path(f"{schedule.name}.py")
     if path.is_file():
-        with path.open("rb") as stream:
-            start = stream.read(1000)
+        try:
+            with path.open("rb") as stream:
+                start = stream.read(1000)
+        except OSError:
+            start = b""
         if GENERATED.encode() not in start:
             raise cannot_write(path, "there is a file of this name that ringsched did not write", f"-o {path}, or -o …")
     return path

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import click
 
 from ringsched.commands.output import exit_status, print_json, progress, say, show
-from ringsched.commands.settings import parse_settings, single
-from ringsched.commands.verify import Outcome
-from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
+from ringsched.commands.settings import parse_settings
+from ringsched.commands.verify import Outcome, check_and_compile
+from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
 from ringsched.operand import Operand, check_operand, parse_dtype, parse_operand, smallest_operand
-from ringsched.pipeline import Compiled, compile_schedule, open_schedule
+from ringsched.pipeline import Compiled
 from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
 
 
@@ -34,25 +33,14 @@ def run_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     dtype = parse_dtype(request.dtype) if request.dtype else None
     operand = parse_operand(request.shape, dtype) if request.shape else None
-    start = time.perf_counter()
-    parameters: dict[str, int] = {}
-    compiled: Compiled | None = None
-    found: tuple[Diagnostic, ...] = ()
-    try:
-        schedule = open_schedule(request.file)
-        parameters = {p.name: p.value for p in schedule.parameters} | single(settings)
-        compiled = compile_schedule(open_schedule(request.file, single(settings)))
-    except DiagnosticError as error:
-        found = error.diagnostics
-    seconds = time.perf_counter() - start
-    outcome = Outcome(file=request.file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found)
+    outcome, compiled = check_and_compile(request.file, settings)
     if not request.as_json:
-        show(found)
+        show(outcome.diagnostics)
         click.echo(outcome.sentence())
     if compiled is None:
         if request.as_json:
             print_json(outcome.to_json() | _not_run(None))
-        return exit_status(found)
+        return exit_status(outcome.diagnostics)
     promise = compiled.proven.flat.promise
     operand = operand or smallest_operand(promise, dtype or "float32")
     check_operand(promise, operand)

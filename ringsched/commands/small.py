@@ -69,9 +69,8 @@ def format_files(files: tuple[str, ...], check: bool) -> int:
     statuses = []
     for file in files:
         try:
-            text = Path(file).read_bytes() if Path(file).is_file() else b""
             formatted = format_text(read_text(file), file)
-            if text == formatted.encode():
+            if Path(file).read_bytes() == formatted.encode():
                 continue
             if check:
                 click.echo(f"{file}: not formatted")

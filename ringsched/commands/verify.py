@@ -8,10 +8,19 @@ from dataclasses import dataclass
 import click
 
 from ringsched.commands.output import exit_status, print_json, show, verdict_of, worst
-from ringsched.commands.settings import Settings, each, has_range, parameters_json, parameters_text, parse_settings
+from ringsched.commands.settings import (
+    Settings,
+    each,
+    has_range,
+    parameters_json,
+    parameters_text,
+    parse_settings,
+    single,
+)
 from ringsched.diagnostics import EXIT_USAGE, Diagnostic, DiagnosticError
-from ringsched.pipeline import CALLS, open_schedule, prove
+from ringsched.pipeline import CALLS, Compiled, compile_schedule, open_schedule, prove
 from ringsched.schedule.loader import set_parameters
+from ringsched.schedule.schedule import Schedule
 
 CHECKED = f"data flow, values, races, deadlock, leftovers; {CALLS} calls in a row"
 
@@ -62,12 +71,35 @@ def check(file: str, settings: Settings) -> Outcome:
     try:
         schedule = open_schedule(file)
         for values in each(settings):
-            parameters = {p.name: values.get(p.name, p.value) for p in schedule.parameters}
+            parameters = _parameters(schedule, values)
             prove(set_parameters(schedule, values))
     except DiagnosticError as error:
         found = error.diagnostics
+    return _outcome(file, parameters, settings, start, found)
+
+
+def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> tuple[Outcome, Compiled | None]:
+    """Checks a file at one value of each parameter, and compiles it where it is right."""
+    start = time.perf_counter()
+    parameters: dict[str, int] = {}
+    try:
+        schedule = open_schedule(file)
+        parameters = _parameters(schedule, single(settings))
+        compiled = compile_schedule(set_parameters(schedule, single(settings)), debug=debug)
+    except DiagnosticError as error:
+        return _outcome(file, parameters, settings, start, error.diagnostics), None
+    return _outcome(file, parameters, settings, start, ()), compiled
+
+
+def _parameters(schedule: Schedule, values: dict[str, int]) -> dict[str, int]:
+    return {p.name: values.get(p.name, p.value) for p in schedule.parameters}
+
+
+def _outcome(
+    file: str, parameters: dict[str, int], settings: Settings, start: float, diagnostics: tuple[Diagnostic, ...]
+) -> Outcome:
     seconds = time.perf_counter() - start
-    return Outcome(file=file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=found)
+    return Outcome(file=file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=diagnostics)
 
 
 def verify(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:

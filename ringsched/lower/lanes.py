@@ -11,6 +11,7 @@ that is the same at every rank is looked at from rank 0 only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -93,10 +94,13 @@ def destination(topology: Topology, statement: Transfer, env: dict[str, int]) ->
     return rank
 
 
-def pieces(flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int]) -> list[tuple[Piece, tuple[Expr, ...]]]:
+def pieces(
+    flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int], rotation: tuple[int | None, ...]
+) -> list[tuple[Piece, tuple[Expr, ...]]]:
     """The contiguous blocks that a chunk reference names: their leading indices as numbers and as expressions.
 
-    Trailing dimensions that are taken whole stay whole; a slice elsewhere is one block for each index.
+    Trailing dimensions that are taken whole stay whole; a slice elsewhere is one block for each index. Where the
+    dimension turns with the rank they are counted from the rank on, so that it is the same block for every rank.
     """
     if not any(isinstance(part, Slice) for part in chunk.index):
         exprs: tuple[Expr, ...] = chunk.index  # type: ignore[assignment]
@@ -112,6 +116,12 @@ def pieces(flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int]) -> list[tup
             found = [((*p, value), (*e, part)) for p, e in found]
             continue
         start = part.start if part.start is not None else Int(value=0)
+        axis = rotation[d]
+        if axis is not None and _whole(part, dims[d], env):
+            own = Var(name=flat.topology.coordinates[axis])
+            turned = [binary("%", binary("+", own, v), dims[d]) for v in range(dims[d])]
+            found = [((*p, integer(t, env)), (*e, t)) for p, e in found for t in turned]
+            continue
         first = integer(start, env)
         last = integer(part.stop, env) if part.stop is not None else dims[d]
         found = [((*p, v), (*e, binary("+", start, v - first))) for p, e in found for v in range(first, last)]
@@ -135,8 +145,11 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
     plain = _unwrapped(flat, groups, ranks)
     for step, transfers in enumerate(flat.steps):
         uses.append([])
+        seen = Counter[Transfer]()  # a statement may come twice in one step, with other `each` values
         for transfer, its_groups in zip(transfers, groups[step], strict=True):
-            for group, (values, active) in enumerate(its_groups):
+            before = seen[transfer.statement]
+            seen[transfer.statement] += len(its_groups)
+            for group, (values, active) in enumerate(its_groups, before):
                 source = plain.get(transfer.statement) or _source(flat, transfer, active)
                 for sender, members in [(None, active)] if source else [(q, (q,)) for q in active]:
                     key = (transfer.statement, source, sender, group)
@@ -338,7 +351,7 @@ def _with_uses(lanes: tuple[Lane, ...], uses: list[list[Use]]) -> tuple[Lane, ..
 def sent_pieces(lanes: Lanes, use: Use, sender: int, value: int) -> list[Piece]:
     """The blocks that `sender` sends in this use, for one `each` value."""
     env = lanes.bind(use, sender, value)
-    return [p for p, _ in pieces(lanes.flat, lanes.lanes[use.lane].statement.chunk, env)]
+    return [p for p, _ in pieces(lanes.flat, lanes.lanes[use.lane].statement.chunk, env, lanes.rotation)]
 
 
 def every_use(lanes: Lanes) -> Iterator[Use]:

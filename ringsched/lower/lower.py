@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ringsched.expr import Expr, Int
 from ringsched.lower.emit import COPIED, SENT, Emitter
 from ringsched.lower.holes import StepCode, roll
-from ringsched.lower.lanes import Lanes, find_lanes
+from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
 from ringsched.lower.plan import Decision, Plan, make_plan
@@ -34,7 +34,7 @@ from ringsched.program.program import (
     Wait,
     When,
 )
-from ringsched.program.simplify import simplify
+from ringsched.program.simplify import known
 from ringsched.schedule.flat import FlatSchedule
 
 UNROLLED_STEPS = 8
@@ -134,19 +134,20 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
     ref = SemaphoreRef(semaphore=BARRIER)
     seen: set[tuple[int, int]] = set()
     for lane in lanes.lanes:
-        pairs = set()
+        by_source: dict[tuple[Expr, ...], set[int]] = {}
         for step in lane.steps:
             use = next(u for u in lanes.uses[step] if u.lane == lane.number)
             if lanes.symmetric:
-                pairs.add((0, lanes.sender(use, 0)))
+                pairs = {(0, lanes.sender(use, 0))}
             else:
-                pairs |= {(lanes.receiver(use, sender), sender) for sender in use.senders}
-        for fresh in _by_source(lanes, lane.steps, lane.number, pairs - seen):
-            readers, source = fresh
+                pairs = {(lanes.receiver(use, sender), sender) for sender in use.senders}
+            if not pairs <= seen:
+                by_source.setdefault(_writer(lane, use), set()).update(reader for reader, _ in pairs - seen)
+                seen |= pairs
+        for source, readers in by_source.items():
             signal = Signal(semaphore=ref, peer=source, note="this rank is there")
             conditions = () if lanes.symmetric else where(topology, frozenset(readers), lambda v: Int(value=v))
             code.instructions.append(When(conditions=conditions, body=(signal,)) if conditions else signal)
-        seen |= pairs
     counts: dict[int, set[int]] = {}
     if lanes.symmetric:
         counts[len(seen)] = {0}
@@ -167,14 +168,6 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
     return tuple(code.instructions), reason
 
 
-def _by_source(
-    lanes: Lanes, steps: tuple[int, ...], number: int, pairs: set[tuple[int, int]]
-) -> list[tuple[set[int], tuple[Expr, ...]]]:
-    """The readers of `pairs`, with their writer as expressions."""
-    if not pairs:
-        return []
-    lane = lanes.lanes[number]
-    if lane.sender is None or lanes.symmetric:
-        return [({reader for reader, _ in pairs}, tuple(simplify(e) for e in lane.source))]
-    place = lanes.flat.topology.at(lane.sender)
-    return [({reader for reader, _ in pairs}, tuple(Int(value=v) for v in place))]
+def _writer(lane: Lane, use: Use) -> tuple[Expr, ...]:
+    """Who writes here in this use, as expressions of this rank's coordinates only."""
+    return tuple(known(e, use.env) for e in lane.source)

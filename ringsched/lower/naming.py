@@ -49,7 +49,7 @@ class Naming:
         key = (use.lane, piece, received, tuple(env.items()))
         if key not in self.known:
             sample = self.lanes.bind(use, use.senders[0], use.values[0])
-            exprs = pieces(self.lanes.flat, lane.statement.chunk, sample)[piece][1]
+            exprs = pieces(self.lanes.flat, lane.statement.chunk, sample, self.lanes.rotation)[piece][1]
             at: dict[str, Expr] = {}
             if received or lane.sender is not None:  # the sender's coordinates in terms of this rank's
                 source = [substitute(e, dict(env)) for e in lane.source]

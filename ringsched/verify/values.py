@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ringsched.collectives import OWNED, Chunk, Promise
 from ringsched.program.expand import Expansion
-from ringsched.program.trace import Compute, Dma, Enter, Execution, Exit, Op, Signal, Wait
+from ringsched.program.trace import Block, Compute, Dma, Enter, Execution, Exit, Op, Signal, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _Machine:
                 if self.execution.symmetric and op.rank:
                     values = [self._moved(v, op.rank) for v in values]
                 target = 0 if self.execution.symmetric else op.rank
-                self.memory[target][op.target.buffer][op.target.start : op.target.stop] = values
+                self.memory[target][op.target.buffer][op.target.start : op.target.stop] = _fitted(values, op.target)
                 if op.sent is not None:
                     self._count(rank, rank, op.sent, op.amount)
                 if op.received is not None:
@@ -213,12 +213,12 @@ class _Machine:
         values: list[Value]
         match op.op:
             case "add":
-                values = [_sum(a, b) for a, b in zip(*sources, strict=True)]
+                values = [_sum(a, b) for a, b in zip(*(_fitted(s, op.target) for s in sources), strict=True)]
             case "copy":
                 values = list(sources[0])
             case "zero":
                 values = [ZeroValue()] * op.target.units
-        memory[op.target.buffer][op.target.start : op.target.stop] = values
+        memory[op.target.buffer][op.target.start : op.target.stop] = _fitted(values, op.target)
 
     def _moved(self, value: Value, hop: int) -> Value:
         """A value as the rank at displacement `hop` numbers it."""
@@ -230,6 +230,11 @@ class _Machine:
             for d, (index, axis) in enumerate(zip(value.chunk, self.axes, strict=True))
         )
         return Term(chunk, _rotated(value.mask, hop, place, self.sides))
+
+
+def _fitted(values: list[Value], target: Block) -> list[Value]:
+    """Source and target must be of one size."""
+    return values if len(values) == target.units else [Meaningless("a block of another size")] * target.units
 
 
 def _sum(a: Value, b: Value) -> Value:

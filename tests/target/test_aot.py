@@ -217,3 +217,16 @@ def test_only_the_lines_of_a_message_that_say_what_is_wrong_remain():
         "MosaicError: INTERNAL: Mosaic failed to compile TPU kernel: Invalid vector type for load"
     )
     assert len(summarize("line\n" * 50).splitlines()) == 4
+
+
+@needs_libtpu
+def test_several_sides_are_axes_of_the_mesh():
+    source = """
+from jax import lax
+
+def twice(x, *, axis_name, interpret):
+    assert axis_name == ("x", "y") and [lax.axis_size(a) for a in axis_name] == [2, 4] and x.shape == (16, 128)
+    return 2 * x
+"""
+    report = compile_shift("v5e:2x4", source=source, function="twice", sides=(2, 4))
+    assert (report.kernel, report.cycles) == ("twice", None)

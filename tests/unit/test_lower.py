@@ -74,8 +74,12 @@ IRREGULAR = {
     "mesh, rows then columns": schedule(
         """
   - step:
-      - {send: "chunk[x, 0:2]", to: [x, y + 1], when: y == 0}
-      - {send: "chunk[x, 2]", to: [x, y - 1], when: y == 2}
+      - {send: "chunk[x, y]", to: [x, y + 1], when: y < 2}
+      - {send: "chunk[x, y]", to: [x, y - 1], when: y > 0}
+  - step:
+      - {send: "chunk[x, 0]", to: [x, y + 1], when: y == 1}
+      - {send: "chunk[x, 2]", to: [x, y - 1], when: y == 1}
+  - {send: "chunk[x, 0:3]", to: [1 - x, y]}
 """,
         "all_gather",
         "mesh: [X, Y]",

@@ -154,6 +154,20 @@ def test_a_sum_with_zero(symmetric: bool) -> None:
     assert check(proven, body, symmetric=symmetric)[0].found == Meaningless("a sum with zero")
 
 
+@WAYS
+def test_a_block_of_another_size(symmetric: bool) -> None:
+    """A send or a sum of more than fits is not cut to size."""
+    proven = lowered("reduce_scatter", 3)
+    program = proven.lowered.program
+    reason = {Meaningless("a block of another size")}
+    send = positions(program, Send)[0]
+    wrong = check(proven, changed(proven, send, source=Region(buffer="x")), symmetric=symmetric)
+    assert {w.found for w in wrong} == reason
+    add = positions(program, Add)[-1]
+    wrong = check(proven, changed(proven, add, right=Region(buffer="x")), symmetric=symmetric)
+    assert {w.found for w in wrong} == reason
+
+
 def test_result_of_other_ranks_is_zero() -> None:
     """Only the root of a reduction has a sum; what the others return is written, too."""
     proven = lowered("reduce", 3)
