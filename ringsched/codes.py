@@ -579,8 +579,8 @@ _code(
     "the deadline has passed",
     "A compilation or a run took longer than its deadline and was ended.",
     "A kernel that hangs does so for ever; a deadline turns that into a message.",
-    "ringsched run all_to_all.yaml --set N=16 --deadline 1",
-    "ringsched run all_to_all.yaml --set N=16 --deadline 300",
+    "ringsched run all_to_all.yaml --set N=16 --timeout 1",
+    "ringsched run all_to_all.yaml --set N=16 --timeout 300",
 )
 _code(
     "RS606",
@@ -616,8 +616,8 @@ _code(
     "the kernel hangs at run time",
     "The run in interpret mode did not end before its deadline.",
     "Verification promises that it ends; either the deadline is too short for this machine or the proof has a hole.",
-    "ringsched run mine.yaml --deadline 5",
-    "ringsched run mine.yaml --deadline 300",
+    "ringsched run mine.yaml --timeout 5",
+    "ringsched run mine.yaml --timeout 300",
 )
 _code(
     "RS610",

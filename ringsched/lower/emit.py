@@ -16,7 +16,7 @@ from ringsched.lower.lanes import Lanes, Use
 from ringsched.lower.local import absolute, blanks, copies, guarded
 from ringsched.lower.naming import Naming
 from ringsched.lower.places import END, Arrived, Operand, Place, Places, Result, Sent, Slot
-from ringsched.lower.plan import LanePlan, Plan
+from ringsched.lower.plan import DONE, LanePlan, Plan
 from ringsched.lower.where import where
 from ringsched.program.program import (
     Add,
@@ -30,8 +30,6 @@ from ringsched.program.program import (
     WaitDma,
 )
 from ringsched.schedule.notation import show_chunk, show_rank
-
-COPIED, SENT = "copied", "sent"
 
 Fact = TypeVar("Fact", Sent, Arrived)
 Ranges = tuple[tuple[int, int, Fact], ...]  # `each` values first … last, and what is the same for them
@@ -244,7 +242,9 @@ class Emitter:
         for conditions, (piece, _) in copies(self.lanes, self.places):
             chunk = absolute(self.lanes, piece)
             region = self.naming.region(self.code, Result(), chunk, None)
-            wait = WaitDma(semaphore=SemaphoreRef(semaphore=COPIED), region=region, note="wait until it is there")
+            wait = WaitDma(
+                semaphore=SemaphoreRef(semaphore=DONE), region=region, note="wait until it is copied"
+            )
             self.code.instructions.extend(guarded(conditions, (wait,)))
             self._close()
 
@@ -262,7 +262,7 @@ class Emitter:
             copy = Copy(
                 source=self.naming.region(self.code, _relative(place, 0), chunk, Int(value=0)),
                 target=self.naming.region(self.code, Result(), chunk, None),
-                done=SemaphoreRef(semaphore=COPIED),
+                done=SemaphoreRef(semaphore=DONE),
                 note="this rank's own chunk" if early else "to its final place",
             )
             self.code.instructions.extend(guarded(conditions, (copy,)))

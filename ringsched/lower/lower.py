@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringsched.expr import Expr, Int
-from ringsched.lower.emit import COPIED, SENT, Emitter
+from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
-from ringsched.lower.plan import Decision, Plan, make_plan
+from ringsched.lower.plan import DONE, Decision, Plan, make_plan
 from ringsched.lower.where import where
 from ringsched.program.program import (
     BARRIER,
@@ -96,7 +96,7 @@ def _buffers(lanes: Lanes, plan: Plan) -> tuple[Buffer, ...]:
 
 def _semaphores(plan: Plan, body: tuple[Instruction, ...]) -> tuple[Semaphore, ...]:
     used = _used(body)
-    found = [Semaphore(name=SENT, kind="dma"), Semaphore(name=COPIED, kind="dma")]
+    found = [Semaphore(name=DONE, kind="dma")]
     for lane in plan.lanes:
         found.append(Semaphore(name=lane.received, kind="dma", count=lane.keep))
         if lane.drained:
@@ -145,7 +145,7 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
                 by_source.setdefault(_writer(lane, use), set()).update(reader for reader, _ in pairs - seen)
                 seen |= pairs
         for source, readers in by_source.items():
-            signal = Signal(semaphore=ref, peer=source, note="this rank is there")
+            signal = Signal(semaphore=ref, peer=source, note="tell the ranks that write here that this one has started")
             conditions = () if lanes.symmetric else where(topology, frozenset(readers), lambda v: Int(value=v))
             code.instructions.append(When(conditions=conditions, body=(signal,)) if conditions else signal)
     counts: dict[int, set[int]] = {}
@@ -156,7 +156,7 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
             counts.setdefault(len({reader for reader, writer in seen if writer == rank}), set()).add(rank)
     for count, ranks in sorted(counts.items()):
         if count:
-            wait = Wait(semaphore=ref, amount=count, note="the ranks that this one writes to are there")
+            wait = Wait(semaphore=ref, amount=count, note="wait until the ranks that this one writes to have started")
             conditions = () if lanes.symmetric else where(topology, frozenset(ranks), lambda v: Int(value=v))
             code.instructions.append(When(conditions=conditions, body=(wait,)) if conditions else wait)
     reason = Decision(

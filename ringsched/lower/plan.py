@@ -18,6 +18,7 @@ from ringsched.lower.places import END, Moment, Places, Slot
 from ringsched.program.simplify import simplify
 from ringsched.schedule.schedule import Lowering
 
+DONE = "done"  # counts what only the end waits for, all of it: sends, and copies within a rank
 DEDICATED_SLOTS = 8  # up to so many uses, over all lanes, each has a slot of its own
 RECYCLED_SLOTS = 4  # else so many: the credit of one is on its way while two are being filled and sent on
 DEDICATED_SEMAPHORES = 256
@@ -69,7 +70,7 @@ class LanePlan:
 
     @property
     def sent(self) -> str:
-        return f"sent{self.suffix}" if self.drained else "sent"
+        return f"sent{self.suffix}" if self.drained else DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,10 +188,15 @@ def _adds_to(op: Op, rank: int, left: Leftover, symmetric: bool) -> bool:
 
 def _memory_cure(race: Race) -> str:
     first, second = race.first, race.second
+    another_slot = (
+        "receive into another slot, or let the receiver send a credit when the slot is free and wait for it here"
+    )
+    if isinstance(second.op, Dma) and second.kind == "write" and second.rank != race.memory_rank:
+        return another_slot
     if isinstance(first.op, Dma) and _is_source(first):
         return f"wait on {_semaphore(first.op.sent or first.op.received)} before the source is written again"
     if isinstance(first.op, Dma) and isinstance(second.op, Dma) and second.kind == "write":
-        return "receive into another slot, or let the receiver send a credit when the slot is free and wait for it here"
+        return another_slot
     if isinstance(first.op, Dma):
         if first.op.received is None or first.finish is None:
             return "wait for the DMA's receive semaphore before the memory is used"
@@ -200,7 +205,7 @@ def _memory_cure(race: Race) -> str:
             "they can satisfy the wait instead: use one receive semaphore for each step or slot"
         )
     if isinstance(second.op, Dma) and second.kind == "write":
-        return "receive into another slot, or let the receiver send a credit when the slot is free and wait for it here"
+        return another_slot
     return "let the later one wait for a signal of the earlier one"
 
 

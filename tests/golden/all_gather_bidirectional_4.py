@@ -86,8 +86,7 @@ _SPEC = {
     "result": (4, 2),
     "scratch": [],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
-        pltpu.SemaphoreType.DMA,  # copied
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA,  # received_0
         pltpu.SemaphoreType.DMA,  # received_1
         pltpu.SemaphoreType.DMA,  # received_2
@@ -102,8 +101,7 @@ def _kernel(
     r,
     x_ref,
     o_ref,
-    sent,
-    copied,
+    done,
     received_0,
     received_1,
     received_2,
@@ -118,33 +116,33 @@ def _kernel(
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
     # send chunk[(r - s) % N] to r + 1; s = 0
-    _send(x_ref, o_ref.at[r], sent, received_0, right)
+    _send(x_ref, o_ref.at[r], done, received_0, right)
 
     # send chunk[(r + s) % N] to r - 1; s = 0
-    _send(x_ref, o_ref.at[r], sent, received_1, left)
+    _send(x_ref, o_ref.at[r], done, received_1, left)
 
     # this rank's own chunk
-    _copy(x_ref, o_ref.at[r], copied)
+    _copy(x_ref, o_ref.at[r], done)
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_0)
 
     # send chunk[(r - N // 2 + 1) % N, 0] to r + 1
-    _send(o_ref.at[(r - 1) % N, 0], o_ref.at[(r - 1) % N, 0], sent, received_2, right)
+    _send(o_ref.at[(r - 1) % N, 0], o_ref.at[(r - 1) % N, 0], done, received_2, right)
 
     # wait for chunk[(r + s) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1)
 
     # send chunk[(r + N // 2 - 1) % N, 1] to r - 1
-    _send(o_ref.at[(r + 1) % N, 1], o_ref.at[(r + 1) % N, 1], sent, received_3, left)
+    _send(o_ref.at[(r + 1) % N, 1], o_ref.at[(r + 1) % N, 1], done, received_3, left)
 
     # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N, 0], received_2)
@@ -153,13 +151,13 @@ def _kernel(
     _wait(o_ref.at[(r + 2) % N, 1], received_3)
 
     # wait until the chunk has left
-    _wait(x_ref, sent)
-    _wait(x_ref, sent)
-    _wait(o_ref.at[(r - 1) % N, 0], sent)
-    _wait(o_ref.at[(r + 1) % N, 1], sent)
+    _wait(x_ref, done)
+    _wait(x_ref, done)
+    _wait(o_ref.at[(r - 1) % N, 0], done)
+    _wait(o_ref.at[(r + 1) % N, 1], done)
 
-    # wait until it is there
-    _wait(o_ref.at[r], copied)
+    # wait until this copy has been made
+    _wait(o_ref.at[r], done)
 
 
 def _transpose(call, x, axis):
@@ -175,7 +173,7 @@ _TRANSPOSE_SPEC = {
     "result": (2,),
     "scratch": [(1,), (1,), (1, 2), (1, 2)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA,  # received_0
         pltpu.SemaphoreType.DMA,  # received_1
         pltpu.SemaphoreType.DMA,  # received_2
@@ -194,7 +192,7 @@ def _transpose_kernel(
     slots_1_ref,
     slots_2_ref,
     slots_3_ref,
-    sent,
+    done,
     received_0,
     received_1,
     received_2,
@@ -211,34 +209,34 @@ def _transpose_kernel(
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
     # send chunk[(r + 2) % N, 0] to (r - 1) % N, to be added
-    _send(x_ref.at[(r + 2) % N, 0], slots_0_ref.at[0], sent, received_0, left)
+    _send(x_ref.at[(r + 2) % N, 0], slots_0_ref.at[0], done, received_0, left)
 
     # send chunk[(r + 2) % N, 1] to (r + 1) % N, to be added
-    _send(x_ref.at[(r + 2) % N, 1], slots_1_ref.at[0], sent, received_1, right)
+    _send(x_ref.at[(r + 2) % N, 1], slots_1_ref.at[0], done, received_1, right)
 
     # wait for chunk[(r + 2) % N, 0] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0)
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r - 1) % N, 0])
 
     # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
-    _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], sent, received_2, left)
-    _send(x_ref.at[(r - 1) % N, 1], slots_2_ref.at[0, 1], sent, received_2, left)
+    _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], done, received_2, left)
+    _send(x_ref.at[(r - 1) % N, 1], slots_2_ref.at[0, 1], done, received_2, left)
 
     # wait for chunk[(r + 2) % N, 1] of rank (r - 1) % N
     _wait(slots_1_ref.at[0], received_1)
     _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r + 1) % N, 1])
 
     # send chunk[(r + s + 1) % N] to (r + 1) % N, to be added; s = 0
-    _send(x_ref.at[(r + 1) % N, 0], slots_3_ref.at[0, 0], sent, received_3, right)
-    _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], sent, received_3, right)
+    _send(x_ref.at[(r + 1) % N, 0], slots_3_ref.at[0, 0], done, received_3, right)
+    _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], done, received_3, right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_2_ref.at[0], received_2)
@@ -249,12 +247,12 @@ def _transpose_kernel(
     _add(o_ref, slots_3_ref.at[0], slots_2_ref.at[0])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r + 2) % N, 0], sent)
-    _wait(x_ref.at[(r + 2) % N, 1], sent)
-    _wait(slots_0_ref.at[0], sent)
-    _wait(x_ref.at[(r - 1) % N, 1], sent)
-    _wait(x_ref.at[(r + 1) % N, 0], sent)
-    _wait(slots_1_ref.at[0], sent)
+    _wait(x_ref.at[(r + 2) % N, 0], done)
+    _wait(x_ref.at[(r + 2) % N, 1], done)
+    _wait(slots_0_ref.at[0], done)
+    _wait(x_ref.at[(r - 1) % N, 1], done)
+    _wait(x_ref.at[(r + 1) % N, 0], done)
+    _wait(slots_1_ref.at[0], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

@@ -70,7 +70,7 @@ _SPEC = {
     "result": (16,),
     "scratch": [(4,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((4,)),  # received_0
         pltpu.SemaphoreType.DMA,  # sent_0
         pltpu.SemaphoreType.REGULAR,  # credit_0
@@ -86,7 +86,7 @@ def _kernel(
     x_ref,
     o_ref,
     slots_0_ref,
-    sent,
+    done,
     received_0,
     sent_0,
     credit_0,
@@ -101,10 +101,10 @@ def _kernel(
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 0
@@ -205,7 +205,7 @@ def _kernel(
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
     # send chunk[(r - s) % N] to r + 1; s = 0
-    _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], right)
+    _send(o_ref.at[r], o_ref.at[r], done, received_1.at[0], right)
 
     @pl.loop(1, 15)
     def _(s):
@@ -216,7 +216,7 @@ def _kernel(
         _send(
             o_ref.at[(r - s) % N],
             o_ref.at[(r - s) % N],
-            sent,
+            done,
             received_1.at[s],
             right,
         )
@@ -230,7 +230,7 @@ def _kernel(
     @pl.loop(0, 15)
     def _(s):
         # wait until the chunk has left
-        _wait(o_ref.at[(r - s) % N], sent)
+        _wait(o_ref.at[(r - s) % N], done)
 
 
 def _transpose(call, x):
@@ -245,7 +245,7 @@ _TRANSPOSE_SPEC = {
     "result": (16,),
     "scratch": [(4,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((4,)),  # received_0
         pltpu.SemaphoreType.DMA,  # sent_0
         pltpu.SemaphoreType.REGULAR,  # credit_0
@@ -261,7 +261,7 @@ def _transpose_kernel(
     x_ref,
     o_ref,
     slots_0_ref,
-    sent,
+    done,
     received_0,
     sent_0,
     credit_0,
@@ -276,10 +276,10 @@ def _transpose_kernel(
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 14
@@ -380,7 +380,7 @@ def _transpose_kernel(
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
     # send chunk[(r - s - 2) % N] to (r - 1) % N; s = 14
-    _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], left)
+    _send(o_ref.at[r], o_ref.at[r], done, received_1.at[0], left)
 
     @pl.loop(0, 14)
     def _(k):
@@ -391,7 +391,7 @@ def _transpose_kernel(
         _send(
             o_ref.at[(r + k + 1) % N],
             o_ref.at[(r + k + 1) % N],
-            sent,
+            done,
             received_1.at[k + 1],
             left,
         )
@@ -405,7 +405,7 @@ def _transpose_kernel(
     @pl.loop(0, 15)
     def _(k):
         # wait until the chunk has left
-        _wait(o_ref.at[(r + k) % N], sent)
+        _wait(o_ref.at[(r + k) % N], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

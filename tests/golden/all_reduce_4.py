@@ -70,7 +70,7 @@ _SPEC = {
     "result": (4,),
     "scratch": [(3,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received_0
         pltpu.SemaphoreType.DMA((3,)),  # received_1
     ],
@@ -79,7 +79,7 @@ _SPEC = {
 }
 
 
-def _kernel(r, x_ref, o_ref, slots_0_ref, sent, received_0, received_1, *, axes):
+def _kernel(r, x_ref, o_ref, slots_0_ref, done, received_0, received_1, *, axes):
     """The all-reduce, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_0_ref: [3, rows, cols]
@@ -87,58 +87,58 @@ def _kernel(r, x_ref, o_ref, slots_0_ref, sent, received_0, received_1, *, axes)
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 0
-    _send(x_ref.at[(r - 1) % N], slots_0_ref.at[0], sent, received_0.at[0], right)
+    _send(x_ref.at[(r - 1) % N], slots_0_ref.at[0], done, received_0.at[0], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 1
-    _send(slots_0_ref.at[0], slots_0_ref.at[1], sent, received_0.at[1], right)
+    _send(slots_0_ref.at[0], slots_0_ref.at[1], done, received_0.at[1], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r + 1) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 2
-    _send(slots_0_ref.at[1], slots_0_ref.at[2], sent, received_0.at[2], right)
+    _send(slots_0_ref.at[1], slots_0_ref.at[2], done, received_0.at[2], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
     # send chunk[(r - s) % N] to r + 1; s = 0
-    _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], right)
+    _send(o_ref.at[r], o_ref.at[r], done, received_1.at[0], right)
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received_1.at[0])
 
     # send chunk[(r - s) % N] to r + 1; s = 1
-    _send(o_ref.at[(r - 1) % N], o_ref.at[(r - 1) % N], sent, received_1.at[1], right)
+    _send(o_ref.at[(r - 1) % N], o_ref.at[(r - 1) % N], done, received_1.at[1], right)
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N], received_1.at[1])
 
     # send chunk[(r - s) % N] to r + 1; s = 2
-    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received_1.at[2], right)
+    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], done, received_1.at[2], right)
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1.at[2])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r - 1) % N], sent)
-    _wait(slots_0_ref.at[0], sent)
-    _wait(slots_0_ref.at[1], sent)
-    _wait(o_ref.at[r], sent)
-    _wait(o_ref.at[(r - 1) % N], sent)
-    _wait(o_ref.at[(r + 2) % N], sent)
+    _wait(x_ref.at[(r - 1) % N], done)
+    _wait(slots_0_ref.at[0], done)
+    _wait(slots_0_ref.at[1], done)
+    _wait(o_ref.at[r], done)
+    _wait(o_ref.at[(r - 1) % N], done)
+    _wait(o_ref.at[(r + 2) % N], done)
 
 
 def _transpose(call, x):
@@ -153,7 +153,7 @@ _TRANSPOSE_SPEC = {
     "result": (4,),
     "scratch": [(3,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received_0
         pltpu.SemaphoreType.DMA((3,)),  # received_1
     ],
@@ -167,7 +167,7 @@ def _transpose_kernel(
     x_ref,
     o_ref,
     slots_0_ref,
-    sent,
+    done,
     received_0,
     received_1,
     *,
@@ -180,58 +180,58 @@ def _transpose_kernel(
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 2
-    _send(x_ref.at[(r + 1) % N], slots_0_ref.at[0], sent, received_0.at[0], left)
+    _send(x_ref.at[(r + 1) % N], slots_0_ref.at[0], done, received_0.at[0], left)
 
     # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0.at[0])
     _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 2) % N])
 
     # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 1
-    _send(slots_0_ref.at[0], slots_0_ref.at[1], sent, received_0.at[1], left)
+    _send(slots_0_ref.at[0], slots_0_ref.at[1], done, received_0.at[1], left)
 
     # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[1], received_0.at[1])
     _add(slots_0_ref.at[1], slots_0_ref.at[1], x_ref.at[(r - 1) % N])
 
     # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
-    _send(slots_0_ref.at[1], slots_0_ref.at[2], sent, received_0.at[2], left)
+    _send(slots_0_ref.at[1], slots_0_ref.at[2], done, received_0.at[2], left)
 
     # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_0_ref.at[2], received_0.at[2])
     _add(o_ref.at[r], slots_0_ref.at[2], x_ref.at[r])
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 2
-    _send(o_ref.at[r], o_ref.at[r], sent, received_1.at[0], left)
+    _send(o_ref.at[r], o_ref.at[r], done, received_1.at[0], left)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received_1.at[0])
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 1
-    _send(o_ref.at[(r + 1) % N], o_ref.at[(r + 1) % N], sent, received_1.at[1], left)
+    _send(o_ref.at[(r + 1) % N], o_ref.at[(r + 1) % N], done, received_1.at[1], left)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N], received_1.at[1])
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 0
-    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received_1.at[2], left)
+    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], done, received_1.at[2], left)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r - 1) % N], received_1.at[2])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r + 1) % N], sent)
-    _wait(slots_0_ref.at[0], sent)
-    _wait(slots_0_ref.at[1], sent)
-    _wait(o_ref.at[r], sent)
-    _wait(o_ref.at[(r + 1) % N], sent)
-    _wait(o_ref.at[(r + 2) % N], sent)
+    _wait(x_ref.at[(r + 1) % N], done)
+    _wait(slots_0_ref.at[0], done)
+    _wait(slots_0_ref.at[1], done)
+    _wait(o_ref.at[r], done)
+    _wait(o_ref.at[(r + 1) % N], done)
+    _wait(o_ref.at[(r + 2) % N], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

@@ -84,8 +84,7 @@ _SPEC = {
     "result": (4,),
     "scratch": [(2, 2)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
-        pltpu.SemaphoreType.DMA,  # copied
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received
     ],
     "barrier": "tell (r - 1) % 4; await 1",
@@ -93,7 +92,7 @@ _SPEC = {
 }
 
 
-def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
+def _kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     """The all-to-all, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_ref: [2, 2, rows, cols]
@@ -101,19 +100,19 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - h) % N, (r - h + d) % N] to r + 1; h = 0
-    _send(x_ref.at[(r + 1) % N], o_ref.at[r], sent, received.at[0], right)
-    _send(x_ref.at[(r + 2) % N], slots_ref.at[0, 0], sent, received.at[0], right)
-    _send(x_ref.at[(r - 1) % N], slots_ref.at[0, 1], sent, received.at[0], right)
+    _send(x_ref.at[(r + 1) % N], o_ref.at[r], done, received.at[0], right)
+    _send(x_ref.at[(r + 2) % N], slots_ref.at[0, 0], done, received.at[0], right)
+    _send(x_ref.at[(r - 1) % N], slots_ref.at[0, 1], done, received.at[0], right)
 
     # this rank's own chunk
-    _copy(x_ref.at[r], o_ref.at[r], copied)
+    _copy(x_ref.at[r], o_ref.at[r], done)
 
     # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r - 1) % N], received.at[0])
@@ -121,29 +120,29 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
     _wait(slots_ref.at[0, 1], received.at[0])
 
     # send chunk[(r - h) % N, (r - h + d) % N] to r + 1; h = 1
-    _send(slots_ref.at[0, 0], o_ref.at[(r - 1) % N], sent, received.at[1], right)
-    _send(slots_ref.at[0, 1], slots_ref.at[1, 1], sent, received.at[1], right)
+    _send(slots_ref.at[0, 0], o_ref.at[(r - 1) % N], done, received.at[1], right)
+    _send(slots_ref.at[0, 1], slots_ref.at[1, 1], done, received.at[1], right)
 
     # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 2) % N], received.at[1])
     _wait(slots_ref.at[1, 1], received.at[1])
 
     # send chunk[(r - h) % N, (r - h + d) % N] to r + 1; h = 2
-    _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], sent, received.at[2], right)
+    _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], done, received.at[2], right)
 
     # wait for chunk[(r - h) % N, (r - h + d) % N] of rank (r - 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[2])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r + 1) % N], sent)
-    _wait(x_ref.at[(r + 2) % N], sent)
-    _wait(x_ref.at[(r - 1) % N], sent)
-    _wait(slots_ref.at[0, 0], sent)
-    _wait(slots_ref.at[0, 1], sent)
-    _wait(slots_ref.at[1, 1], sent)
+    _wait(x_ref.at[(r + 1) % N], done)
+    _wait(x_ref.at[(r + 2) % N], done)
+    _wait(x_ref.at[(r - 1) % N], done)
+    _wait(slots_ref.at[0, 0], done)
+    _wait(slots_ref.at[0, 1], done)
+    _wait(slots_ref.at[1, 1], done)
 
-    # wait until it is there
-    _wait(o_ref.at[r], copied)
+    # wait until this copy has been made
+    _wait(o_ref.at[r], done)
 
 
 def _transpose(call, x, split_axis, concat_axis):
@@ -159,8 +158,7 @@ _TRANSPOSE_SPEC = {
     "result": (4,),
     "scratch": [(2, 2)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
-        pltpu.SemaphoreType.DMA,  # copied
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received
     ],
     "barrier": "tell (r + 1) % 4; await 1",
@@ -168,7 +166,7 @@ _TRANSPOSE_SPEC = {
 }
 
 
-def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axes):
+def _transpose_kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     """The all-to-all, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_ref: [2, 2, rows, cols]
@@ -176,33 +174,33 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axe
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 2
-    _send(x_ref.at[(r + 1) % N], slots_ref.at[0, 1], sent, received.at[0], left)
+    _send(x_ref.at[(r + 1) % N], slots_ref.at[0, 1], done, received.at[0], left)
 
     # this rank's own chunk
-    _copy(x_ref.at[r], o_ref.at[r], copied)
+    _copy(x_ref.at[r], o_ref.at[r], done)
 
     # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[0, 1], received.at[0])
 
     # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 1
-    _send(x_ref.at[(r + 2) % N], slots_ref.at[1, 0], sent, received.at[1], left)
-    _send(slots_ref.at[0, 1], slots_ref.at[1, 1], sent, received.at[1], left)
+    _send(x_ref.at[(r + 2) % N], slots_ref.at[1, 0], done, received.at[1], left)
+    _send(slots_ref.at[0, 1], slots_ref.at[1, 1], done, received.at[1], left)
 
     # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(slots_ref.at[1, 0], received.at[1])
     _wait(slots_ref.at[1, 1], received.at[1])
 
     # send chunk[(r + d - h - 1) % N, (r - h - 1) % N] to (r - 1) % N; h = 0
-    _send(x_ref.at[(r - 1) % N], o_ref.at[r], sent, received.at[2], left)
-    _send(slots_ref.at[1, 0], o_ref.at[(r + 1) % N], sent, received.at[2], left)
-    _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], sent, received.at[2], left)
+    _send(x_ref.at[(r - 1) % N], o_ref.at[r], done, received.at[2], left)
+    _send(slots_ref.at[1, 0], o_ref.at[(r + 1) % N], done, received.at[2], left)
+    _send(slots_ref.at[1, 1], o_ref.at[(r + 2) % N], done, received.at[2], left)
 
     # wait for chunk[(r + d - h - 1) % N, (r - h - 1) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[2])
@@ -210,15 +208,15 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, copied, received, *, axe
     _wait(o_ref.at[(r - 1) % N], received.at[2])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r + 1) % N], sent)
-    _wait(x_ref.at[(r + 2) % N], sent)
-    _wait(slots_ref.at[0, 1], sent)
-    _wait(x_ref.at[(r - 1) % N], sent)
-    _wait(slots_ref.at[1, 0], sent)
-    _wait(slots_ref.at[1, 1], sent)
+    _wait(x_ref.at[(r + 1) % N], done)
+    _wait(x_ref.at[(r + 2) % N], done)
+    _wait(slots_ref.at[0, 1], done)
+    _wait(x_ref.at[(r - 1) % N], done)
+    _wait(slots_ref.at[1, 0], done)
+    _wait(slots_ref.at[1, 1], done)
 
-    # wait until it is there
-    _wait(o_ref.at[r], copied)
+    # wait until this copy has been made
+    _wait(o_ref.at[r], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

@@ -66,8 +66,7 @@ _SPEC = {
     "result": (4,),
     "scratch": [],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
-        pltpu.SemaphoreType.DMA,  # copied
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((4,)),  # received
     ],
     "barrier": "tell r - 1 if r >= 1; await 1 if r <= 2",
@@ -75,7 +74,7 @@ _SPEC = {
 }
 
 
-def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
+def _kernel(r, x_ref, o_ref, done, received, *, axes):
     """The broadcast, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [4, rows, cols]
@@ -88,21 +87,21 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
 
     @pl.when(r >= 1)
     def _():
-        # this rank is there
+        # tell the ranks that write here that this one has started
         _signal(pltpu.get_barrier_semaphore(), left)
 
     @pl.when(r <= 2)
     def _():
-        # the ranks that this one writes to are there
+        # wait until the ranks that this one writes to have started
         pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     @pl.when(r == 0)
     def _():
         # send chunk[t - r] to r + 1; t = 0
-        _send(x_ref.at[0], o_ref.at[0], sent, received.at[0], rank_1)
+        _send(x_ref.at[0], o_ref.at[0], done, received.at[0], rank_1)
 
         # this rank's own chunk
-        _copy(x_ref, o_ref, copied)
+        _copy(x_ref, o_ref, done)
 
     @pl.when(r == 1)
     def _():
@@ -112,12 +111,12 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when(r == 0)
     def _():
         # send chunk[t - r] to r + 1; t = 1
-        _send(x_ref.at[1], o_ref.at[1], sent, received.at[1], rank_1)
+        _send(x_ref.at[1], o_ref.at[1], done, received.at[1], rank_1)
 
     @pl.when(r == 1)
     def _():
         # send chunk[t - r] to r + 1; t = 1
-        _send(o_ref.at[0], o_ref.at[0], sent, received.at[1], rank_2)
+        _send(o_ref.at[0], o_ref.at[0], done, received.at[1], rank_2)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
@@ -127,12 +126,12 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when(r == 0)
     def _():
         # send chunk[t - r] to r + 1; t = 2
-        _send(x_ref.at[2], o_ref.at[2], sent, received.at[2], rank_1)
+        _send(x_ref.at[2], o_ref.at[2], done, received.at[2], rank_1)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # send chunk[t - r] to r + 1; t = 2
-        _send(o_ref.at[2 - r], o_ref.at[2 - r], sent, received.at[2], right)
+        _send(o_ref.at[2 - r], o_ref.at[2 - r], done, received.at[2], right)
 
     @pl.when(r >= 1)
     def _():
@@ -142,12 +141,12 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when(r == 0)
     def _():
         # send chunk[t - r] to r + 1; t = 3
-        _send(x_ref.at[3], o_ref.at[3], sent, received.at[3], rank_1)
+        _send(x_ref.at[3], o_ref.at[3], done, received.at[3], rank_1)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # send chunk[t - r] to r + 1; t = 3
-        _send(o_ref.at[3 - r], o_ref.at[3 - r], sent, received.at[3], right)
+        _send(o_ref.at[3 - r], o_ref.at[3 - r], done, received.at[3], right)
 
     @pl.when(r >= 1)
     def _():
@@ -157,7 +156,7 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # send chunk[t - r] to r + 1; t = 4
-        _send(o_ref.at[4 - r], o_ref.at[4 - r], sent, received.at[0], right)
+        _send(o_ref.at[4 - r], o_ref.at[4 - r], done, received.at[0], right)
 
     @pl.when(r >= 2)
     def _():
@@ -167,7 +166,7 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when(r == 2)
     def _():
         # send chunk[t - r] to r + 1; t = 5
-        _send(o_ref.at[3], o_ref.at[3], sent, received.at[1], rank_3)
+        _send(o_ref.at[3], o_ref.at[3], done, received.at[1], rank_3)
 
     @pl.when(r == 3)
     def _():
@@ -177,44 +176,44 @@ def _kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     @pl.when(r == 0)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[0], sent)
-        _wait(x_ref.at[1], sent)
+        _wait(x_ref.at[0], done)
+        _wait(x_ref.at[1], done)
 
     @pl.when(r == 1)
     def _():
         # wait until the chunk has left
-        _wait(o_ref.at[0], sent)
+        _wait(o_ref.at[0], done)
 
     @pl.when(r == 0)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[2], sent)
+        _wait(x_ref.at[2], done)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # wait until the chunk has left
-        _wait(o_ref.at[2 - r], sent)
+        _wait(o_ref.at[2 - r], done)
 
     @pl.when(r == 0)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[3], sent)
+        _wait(x_ref.at[3], done)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # wait until the chunk has left
-        _wait(o_ref.at[3 - r], sent)
-        _wait(o_ref.at[4 - r], sent)
+        _wait(o_ref.at[3 - r], done)
+        _wait(o_ref.at[4 - r], done)
 
     @pl.when(r == 2)
     def _():
         # wait until the chunk has left
-        _wait(o_ref.at[3], sent)
+        _wait(o_ref.at[3], done)
 
     @pl.when(r == 0)
     def _():
-        # wait until it is there
-        _wait(o_ref, copied)
+        # wait until this copy has been made
+        _wait(o_ref, done)
 
 
 def _transpose(call, x):
@@ -229,7 +228,7 @@ _TRANSPOSE_SPEC = {
     "result": (4,),
     "scratch": [(4,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((4,)),  # received
     ],
     "barrier": "tell r + 1 if r <= 2; await 1 if r >= 1",
@@ -237,7 +236,7 @@ _TRANSPOSE_SPEC = {
 }
 
 
-def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
+def _transpose_kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     """The reduce, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_ref: [4, rows, cols]
@@ -250,18 +249,18 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
 
     @pl.when(r <= 2)
     def _():
-        # this rank is there
+        # tell the ranks that write here that this one has started
         _signal(pltpu.get_barrier_semaphore(), right)
 
     @pl.when(r >= 1)
     def _():
-        # the ranks that this one writes to are there
+        # wait until the ranks that this one writes to have started
         pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     @pl.when(r == 3)
     def _():
         # send chunk[t - r + 1] to r - 1, to be added; t = 5
-        _send(x_ref.at[3], slots_ref.at[0], sent, received.at[0], rank_2)
+        _send(x_ref.at[3], slots_ref.at[0], done, received.at[0], rank_2)
 
     @pl.when(r >= 1)
     def _():
@@ -275,12 +274,12 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
         _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[3])
 
         # send chunk[t - r + 1] to r - 1, to be added; t = 4
-        _send(slots_ref.at[0], slots_ref.at[1], sent, received.at[1], rank_1)
+        _send(slots_ref.at[0], slots_ref.at[1], done, received.at[1], rank_1)
 
     @pl.when(r == 3)
     def _():
         # send chunk[t - r + 1] to r - 1, to be added; t = 4
-        _send(x_ref.at[2], slots_ref.at[1], sent, received.at[1], rank_2)
+        _send(x_ref.at[2], slots_ref.at[1], done, received.at[1], rank_2)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
@@ -289,12 +288,12 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
         _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[4 - r])
 
         # send chunk[t - r + 1] to r - 1, to be added; t = 3
-        _send(slots_ref.at[1], slots_ref.at[2], sent, received.at[2], left)
+        _send(slots_ref.at[1], slots_ref.at[2], done, received.at[2], left)
 
     @pl.when(r == 3)
     def _():
         # send chunk[t - r + 1] to r - 1, to be added; t = 3
-        _send(x_ref.at[1], slots_ref.at[2], sent, received.at[2], rank_2)
+        _send(x_ref.at[1], slots_ref.at[2], done, received.at[2], rank_2)
 
     @pl.when(r == 0)
     def _():
@@ -309,12 +308,12 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
         _add(slots_ref.at[2], slots_ref.at[2], x_ref.at[3 - r])
 
         # send chunk[t - r + 1] to r - 1, to be added; t = 2
-        _send(slots_ref.at[2], slots_ref.at[3], sent, received.at[3], left)
+        _send(slots_ref.at[2], slots_ref.at[3], done, received.at[3], left)
 
     @pl.when(r == 3)
     def _():
         # send chunk[t - r + 1] to r - 1, to be added; t = 2
-        _send(x_ref.at[0], slots_ref.at[3], sent, received.at[3], rank_2)
+        _send(x_ref.at[0], slots_ref.at[3], done, received.at[3], rank_2)
 
     @pl.when(r == 0)
     def _():
@@ -329,7 +328,7 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
         _add(slots_ref.at[3], slots_ref.at[3], x_ref.at[2 - r])
 
         # send chunk[t - r + 1] to r - 1, to be added; t = 1
-        _send(slots_ref.at[3], slots_ref.at[0], sent, received.at[0], left)
+        _send(slots_ref.at[3], slots_ref.at[0], done, received.at[0], left)
 
     @pl.when(r == 0)
     def _():
@@ -344,7 +343,7 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
         _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[0])
 
         # send chunk[t - r + 1] to r - 1, to be added; t = 0
-        _send(slots_ref.at[0], slots_ref.at[1], sent, received.at[1], rank_0)
+        _send(slots_ref.at[0], slots_ref.at[1], done, received.at[1], rank_0)
 
     @pl.when(r == 0)
     def _():
@@ -355,47 +354,47 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
     @pl.when(r == 3)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[3], sent)
+        _wait(x_ref.at[3], done)
 
     @pl.when(r == 2)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[0], sent)
+        _wait(slots_ref.at[0], done)
 
     @pl.when(r == 3)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[2], sent)
+        _wait(x_ref.at[2], done)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[1], sent)
+        _wait(slots_ref.at[1], done)
 
     @pl.when(r == 3)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[1], sent)
+        _wait(x_ref.at[1], done)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[2], sent)
+        _wait(slots_ref.at[2], done)
 
     @pl.when(r == 3)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[0], sent)
+        _wait(x_ref.at[0], done)
 
     @pl.when((1 <= r) & (r <= 2))
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[3], sent)
+        _wait(slots_ref.at[3], done)
 
     @pl.when(r == 1)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[0], sent)
+        _wait(slots_ref.at[0], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

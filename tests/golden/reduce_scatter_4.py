@@ -89,7 +89,7 @@ _SPEC = {
     "result": (),
     "scratch": [(3,)],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received
     ],
     "barrier": "tell (r - 1) % 4; await 1",
@@ -97,7 +97,7 @@ _SPEC = {
 }
 
 
-def _kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
+def _kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     """The reduce-scatter, as each rank runs it.
 
     x_ref: [4, rows, cols]; o_ref: [rows, cols]; slots_ref: [3, rows, cols]
@@ -105,37 +105,37 @@ def _kernel(r, x_ref, o_ref, slots_ref, sent, received, *, axes):
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 0
-    _send(x_ref.at[(r - 1) % N], slots_ref.at[0], sent, received.at[0], right)
+    _send(x_ref.at[(r - 1) % N], slots_ref.at[0], done, received.at[0], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_ref.at[0], received.at[0])
     _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[(r + 2) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 1
-    _send(slots_ref.at[0], slots_ref.at[1], sent, received.at[1], right)
+    _send(slots_ref.at[0], slots_ref.at[1], done, received.at[1], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_ref.at[1], received.at[1])
     _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[(r + 1) % N])
 
     # send chunk[(r - s - 1) % N] to r + 1, to be added; s = 2
-    _send(slots_ref.at[1], slots_ref.at[2], sent, received.at[2], right)
+    _send(slots_ref.at[1], slots_ref.at[2], done, received.at[2], right)
 
     # wait for chunk[(r - s - 1) % N] of rank (r - 1) % N
     _wait(slots_ref.at[2], received.at[2])
     _add(o_ref, slots_ref.at[2], x_ref.at[r])
 
     # wait until the chunk has left
-    _wait(x_ref.at[(r - 1) % N], sent)
-    _wait(slots_ref.at[0], sent)
-    _wait(slots_ref.at[1], sent)
+    _wait(x_ref.at[(r - 1) % N], done)
+    _wait(slots_ref.at[0], done)
+    _wait(slots_ref.at[1], done)
 
 
 def _transpose(call, x, axis):
@@ -150,8 +150,7 @@ _TRANSPOSE_SPEC = {
     "result": (4,),
     "scratch": [],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
-        pltpu.SemaphoreType.DMA,  # copied
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA((3,)),  # received
     ],
     "barrier": "tell (r + 1) % 4; await 1",
@@ -159,7 +158,7 @@ _TRANSPOSE_SPEC = {
 }
 
 
-def _transpose_kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
+def _transpose_kernel(r, x_ref, o_ref, done, received, *, axes):
     """The all-gather, as each rank runs it.
 
     x_ref: [rows, cols]; o_ref: [4, rows, cols]
@@ -167,40 +166,40 @@ def _transpose_kernel(r, x_ref, o_ref, sent, copied, received, *, axes):
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 2
-    _send(x_ref, o_ref.at[r], sent, received.at[0], left)
+    _send(x_ref, o_ref.at[r], done, received.at[0], left)
 
     # this rank's own chunk
-    _copy(x_ref, o_ref.at[r], copied)
+    _copy(x_ref, o_ref.at[r], done)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 1) % N], received.at[0])
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 1
-    _send(o_ref.at[(r + 1) % N], o_ref.at[(r + 1) % N], sent, received.at[1], left)
+    _send(o_ref.at[(r + 1) % N], o_ref.at[(r + 1) % N], done, received.at[1], left)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r + 2) % N], received.at[1])
 
     # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 0
-    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], sent, received.at[2], left)
+    _send(o_ref.at[(r + 2) % N], o_ref.at[(r + 2) % N], done, received.at[2], left)
 
     # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
     _wait(o_ref.at[(r - 1) % N], received.at[2])
 
     # wait until the chunk has left
-    _wait(x_ref, sent)
-    _wait(o_ref.at[(r + 1) % N], sent)
-    _wait(o_ref.at[(r + 2) % N], sent)
+    _wait(x_ref, done)
+    _wait(o_ref.at[(r + 1) % N], done)
+    _wait(o_ref.at[(r + 2) % N], done)
 
-    # wait until it is there
-    _wait(o_ref.at[r], copied)
+    # wait until this copy has been made
+    _wait(o_ref.at[r], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

@@ -66,7 +66,7 @@ _SPEC = {
     "result": (),
     "scratch": [],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA,  # received
     ],
     "barrier": "tell (r - 1) % 4; await 1",
@@ -74,7 +74,7 @@ _SPEC = {
 }
 
 
-def _kernel(r, x_ref, o_ref, sent, received, *, axes):
+def _kernel(r, x_ref, o_ref, done, received, *, axes):
     """The permute, as each rank runs it.
 
     x_ref: [rows, cols]; o_ref: [rows, cols]
@@ -82,20 +82,20 @@ def _kernel(r, x_ref, o_ref, sent, received, *, axes):
     left = _device(axes, (r - 1) % N)
     right = _device(axes, (r + 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), left)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[r] to r + 1
-    _send(x_ref, o_ref, sent, received, right)
+    _send(x_ref, o_ref, done, received, right)
 
     # wait for chunk[r] of rank (r - 1) % N
     _wait(o_ref, received)
 
     # wait until the chunk has left
-    _wait(x_ref, sent)
+    _wait(x_ref, done)
 
 
 def _transpose(call, x):
@@ -110,7 +110,7 @@ _TRANSPOSE_SPEC = {
     "result": (),
     "scratch": [],
     "semaphores": [
-        pltpu.SemaphoreType.DMA,  # sent
+        pltpu.SemaphoreType.DMA,  # done
         pltpu.SemaphoreType.DMA,  # received
     ],
     "barrier": "tell (r + 1) % 4; await 1",
@@ -118,7 +118,7 @@ _TRANSPOSE_SPEC = {
 }
 
 
-def _transpose_kernel(r, x_ref, o_ref, sent, received, *, axes):
+def _transpose_kernel(r, x_ref, o_ref, done, received, *, axes):
     """The permute, as each rank runs it.
 
     x_ref: [rows, cols]; o_ref: [rows, cols]
@@ -126,20 +126,20 @@ def _transpose_kernel(r, x_ref, o_ref, sent, received, *, axes):
     right = _device(axes, (r + 1) % N)
     left = _device(axes, (r - 1) % N)
 
-    # this rank is there
+    # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), right)
 
-    # the ranks that this one writes to are there
+    # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
     # send chunk[r] to (r - 1) % N
-    _send(x_ref, o_ref, sent, received, left)
+    _send(x_ref, o_ref, done, received, left)
 
     # wait for chunk[r] of rank (r + 1) % N
     _wait(o_ref, received)
 
     # wait until the chunk has left
-    _wait(x_ref, sent)
+    _wait(x_ref, done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

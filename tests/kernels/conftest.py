@@ -40,7 +40,7 @@ class Devices:
         assert self.process and self.process.stdin and self.process.stdout
         pickle.dump((str(path), name, arguments, deadline), self.process.stdin)
         self.process.stdin.flush()
-        if not _ready(self.process.stdout.fileno(), deadline + 5):
+        if not _ready(self.process.stdout.fileno(), deadline + 1):
             log = self.stop()
             raise Failed(f"no end within {deadline:g} s\n{log}")
         try:

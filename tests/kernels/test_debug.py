@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 N = 4
 
 
@@ -26,6 +28,7 @@ def test_prints_rank_step_and_chunk(devices: Any) -> None:
     assert len(lines) == len(want)
 
 
+@pytest.mark.slow
 def test_rolled_loops_print_their_step(devices: Any) -> None:
     from twins import data, on_ranks, printed
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import slow
 
 SCATTER = """\
 schedule: my_reduce_scatter
@@ -53,7 +54,7 @@ def check(folder: Path, text: str, wishes: str, n: int, mode: str, rows: int = 8
     return str(f.source())
 
 
-@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "on_wait"])
+@pytest.mark.parametrize("mode", [slow("eager"), "on_wait"])
 def test_loop_with_two_slots(devices: Any, tmp_path: Path, mode: str) -> None:
     module = check(tmp_path, SCATTER, "{unroll: false, slots: 2}", 8, mode)
     assert "pl.loop(" in module.split("_transpose_kernel(")[0]
@@ -79,7 +80,7 @@ def test_operands_in_hbm(devices: Any, tmp_path: Path, text: str) -> None:
     assert '"memory": "hbm"' in module
 
 
-@pytest.mark.parametrize("mode", [pytest.param("eager", marks=pytest.mark.slow), "on_wait"])
+@pytest.mark.parametrize("mode", [slow("eager"), "on_wait"])
 def test_streams_several_tiles(devices: Any, tmp_path: Path, mode: str) -> None:
     """Chunks of three tiles: one is added while the next is loaded."""
     check(tmp_path, SCATTER, "{memory: hbm, slots: 2}", 3, mode, rows=48, tile=16 * 128 * 4)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import slow
 
 N = 4
 
 
-@pytest.mark.parametrize("mode", ["on_wait", pytest.param("eager", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["on_wait", slow("eager")])
 def test_different_kernels_back_to_back(devices: Any, mode: str) -> None:
     """One feeds the next, and one is independent of both."""
     from twins import clean, data, on_ranks, ours, same, twin, watched
@@ -24,7 +25,7 @@ def test_different_kernels_back_to_back(devices: Any, mode: str) -> None:
     same(a, on_ranks(program(twin), x))
 
 
-@pytest.mark.parametrize("name", ["shift", pytest.param("all_reduce", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["shift", slow("all_reduce")])
 def test_in_a_loop(devices: Any, name: str) -> None:
     from jax import lax
     from twins import clean, data, on_ranks, ours, same, twin, watched

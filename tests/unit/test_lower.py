@@ -11,8 +11,10 @@ from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
 from ringsched.program.expand import expand
 from ringsched.program.printer import print_program
 from ringsched.program.program import Instruction, Loop, Program, Send, Signal, Wait, WaitDma, When
+from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load, shipped_names
-from ringsched.schedule.schedule import Lowering
+from ringsched.schedule.schedule import Lowering, Schedule
+from ringsched.verify.dataflow import is_symmetric
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import check_values
 
@@ -317,24 +319,21 @@ def test_rolled_is_unrolled(name: str, size: int) -> None:
         assert not any(isinstance(i, Loop) for i in instructions(flat.body))
 
 
-# An all-to-all is given less: its check grows with the third power of the ranks.
-LARGE = [(name, 24, 48) if name == "all_to_all" else (name, 32, 128) for name in ROLLED]
+# An all-to-all is given less: it has as many transfers as the square of the ranks.
+LARGE = [(name, 48 if name == "all_to_all" else 256) for name in ROLLED]
 
 
-@pytest.mark.parametrize(("name", "size", "larger"), LARGE)
-def test_size_does_not_grow(name: str, size: int, larger: int) -> None:
-    sizes = {}
-    for n in (size, larger):
-        schedule = open_schedule(name, {"N": n})
-        sizes[n] = count(lowered_only(schedule))
-    assert sizes[size] == sizes[larger]
+@pytest.mark.parametrize(("name", "size"), LARGE)
+def test_size_does_not_grow(name: str, size: int) -> None:
+    """From 9 steps on there are loops; short schedules are unrolled and may be longer."""
+    small, medium, large = (
+        sum(count(lowered_only(open_schedule(name, {"N": n}))).values()) for n in (16, size // 2, size)
+    )
+    assert small >= medium == large
 
 
-def lowered_only(schedule: object) -> Program:
-    from ringsched.schedule.flat import flatten
-    from ringsched.verify.dataflow import is_symmetric
-
-    flat = flatten(schedule)  # type: ignore[arg-type]
+def lowered_only(schedule: Schedule) -> Program:
+    flat = flatten(schedule)
     return lower(flat, symmetric=is_symmetric(flat)).program
 
 
@@ -414,8 +413,8 @@ def test_one_rank_has_nothing_to_wait_for() -> None:
     program = prove(open_schedule("all_reduce", {"N": 1})).lowered.program
     assert print_program(program).endswith(
         "  semaphore  copied  dma      1\n\n"
-        "  copy     x → o                                        done: copied\n"
-        "  wait     copied for o\n"
+        "  copy     x → o                                        done: done\n"
+        "  wait     done for o\n"
     )
 
 
