@@ -531,14 +531,6 @@ _code(
     "signal(neighbour) as the last instruction, with no one sure to be there",
     "a barrier at the start with exactly the ranks that write to each other",
 )
-_code(
-    "RS504",
-    "no barrier",
-    "The kernel writes into the memory of other devices without a barrier before the first access.",
-    "Nothing else tells whether the other device has entered the kernel.",
-    "lowering: {barrier: none}",
-    "lowering: {barrier: writers}",
-)
 
 # -- RS6xx: lowering and target --------------------------------------------------------------------------------------
 
@@ -645,14 +637,6 @@ _code(
     "Undecided is not right: no kernel is written, and the exit code is 3. Concrete parameters can always be decided.",
     "ringsched verify mine.yaml",
     "ringsched verify mine.yaml --set N=8",
-)
-_code(
-    "RS901",
-    "advice",
-    "The schedule is right; something about it could be better, such as steps or links that stay idle.",
-    "Advice never changes the verdict or the exit code.",
-    "N - 1 steps in one direction on a ring with links both ways",
-    "halves in both directions: all_gather_bidirectional",
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

@@ -118,7 +118,7 @@ def _kernel(r, x_ref, o_ref, done, received, *, axes):
     _wait(o_ref.at[(r - 1) % N], done)
     _wait(o_ref.at[(r + 2) % N], done)
 
-    # wait until this copy has been made
+    # wait until it is copied
     _wait(o_ref.at[r], done)
 
 
@@ -583,7 +583,7 @@ def _check_threads(name, devices):
     threads = max(threads, jax.local_device_count("cpu"))
     if threads <= devices:
         raise RuntimeError(
-            f"{name} would hang: to interpret it on {devices} devices takes "
+            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
             f"{devices + 1} threads, and jax has {threads}. Set the environment "
             "variable NPROC=64, or import this module, before jax starts."
         )

@@ -141,7 +141,7 @@ def _kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     _wait(slots_ref.at[0, 1], done)
     _wait(slots_ref.at[1, 1], done)
 
-    # wait until this copy has been made
+    # wait until it is copied
     _wait(o_ref.at[r], done)
 
 
@@ -215,7 +215,7 @@ def _transpose_kernel(r, x_ref, o_ref, slots_ref, done, received, *, axes):
     _wait(slots_ref.at[1, 0], done)
     _wait(slots_ref.at[1, 1], done)
 
-    # wait until this copy has been made
+    # wait until it is copied
     _wait(o_ref.at[r], done)
 
 
@@ -618,7 +618,7 @@ def _check_threads(name, devices):
     threads = max(threads, jax.local_device_count("cpu"))
     if threads <= devices:
         raise RuntimeError(
-            f"{name} would hang: to interpret it on {devices} devices takes "
+            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
             f"{devices + 1} threads, and jax has {threads}. Set the environment "
             "variable NPROC=64, or import this module, before jax starts."
         )

@@ -539,7 +539,7 @@ def _check_threads(name, devices):
     threads = max(threads, jax.local_device_count("cpu"))
     if threads <= devices:
         raise RuntimeError(
-            f"{name} would hang: to interpret it on {devices} devices takes "
+            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
             f"{devices + 1} threads, and jax has {threads}. Set the environment "
             "variable NPROC=64, or import this module, before jax starts."
         )

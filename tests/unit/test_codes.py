@@ -10,10 +10,9 @@ from ringsched.schedule.parse import parse_range
 
 PACKAGE = Path(ringsched.__file__).parent
 SOURCE = {p: p.read_text(encoding="utf-8") for p in PACKAGE.rglob("*.py") if p.name != "codes.py"}
-USED = {code for text in SOURCE.values() for code in re.findall(r'"(RS\d{3})"', text)}
+USED = {code for text in SOURCE.values() for code in re.findall(r'["(](RS\d{3})[")]', text)}
 
 # stages that are still being written; to be empty when they are done
-NOT_YET: set[str] = set()
 
 
 def test_every_code_of_the_source_is_explained() -> None:
@@ -21,8 +20,7 @@ def test_every_code_of_the_source_is_explained() -> None:
 
 
 def test_every_explained_code_is_used() -> None:
-    assert set(CATALOGUE) - USED - NOT_YET == set()
-    assert set(CATALOGUE) >= NOT_YET
+    assert set(CATALOGUE) - USED == set()
 
 
 def test_codes_are_unique_and_sorted() -> None:

@@ -412,7 +412,7 @@ def test_wish_for_no_barrier_is_kept() -> None:
 def test_one_rank_has_nothing_to_wait_for() -> None:
     program = prove(open_schedule("all_reduce", {"N": 1})).lowered.program
     assert print_program(program).endswith(
-        "  semaphore  copied  dma      1\n\n"
+        "  semaphore  done  dma      1\n\n"
         "  copy     x → o                                        done: done\n"
         "  wait     done for o\n"
     )
