@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-DEADLINE = 90.0  # seconds a test, the start of jax included
+START = 60.0  # seconds, for importing jax
+DEADLINE = 90.0  # seconds a test
 
 
 class Failed(Exception):
@@ -40,7 +41,7 @@ class Devices:
         assert self.process and self.process.stdin and self.process.stdout
         pickle.dump((str(path), name, arguments, deadline), self.process.stdin)
         self.process.stdin.flush()
-        if not _ready(self.process.stdout.fileno(), deadline + 1):
+        if not _ready(self.process.stdout.fileno(), deadline + 2):
             log = self.stop()
             raise Failed(f"no end within {deadline:g} s\n{log}")
         try:
@@ -61,6 +62,9 @@ class Devices:
             env=environment | {"JAX_PLATFORMS": "cpu"},
             start_new_session=True,
         )
+        assert self.process.stdout
+        if not _ready(self.process.stdout.fileno(), START) or not self.process.stdout.read(1):
+            raise Failed(f"the process did not start\n{self.stop()}")
 
     def stop(self) -> str:
         """Ends the process, if there is one; returns the end of what it wrote to standard error."""

@@ -100,7 +100,7 @@ def test_too_few_threads_are_an_error_not_a_hang() -> None:
     result = probe("jax.devices()")
     assert result.returncode == 1
     assert (
-        "RuntimeError: all_gather would hang: to interpret it on 4 devices takes 5 threads, and jax has 4."
+        "RuntimeError: all_gather would hang (RS606): to interpret it on 4 devices takes 5 threads, and jax has 4."
         in result.stderr
     )
 

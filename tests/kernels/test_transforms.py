@@ -60,7 +60,6 @@ def deeper(f: Any) -> Any:
         return {
             "vmap of vmap": weigh(jax.vmap(jax.vmap(f))(jnp.stack([x, x + 1]))),
             "grad of grad": jax.grad(lambda x: jnp.sum(jnp.sin(jax.grad(loss(f))(x))))(x[0]),
-            "remat": jax.grad(jax.checkpoint(loss(f)))(x[0]),
         }
 
     return every
@@ -159,3 +158,17 @@ def test_gradient_needs_a_reduction_kernel(devices: Any) -> None:
     text = str(jax.make_jaxpr(f)(normal((N, 3, 2))))
     assert text.count("pallas_call[") == 2
     assert "psum" not in text and "reduce_scatter[" not in text
+
+
+def test_checkpoint(devices: Any) -> None:
+    """On a TPU; the interpreter calls back to the host, which `jax.checkpoint` refuses."""
+    import jax
+    from jax.sharding import PartitionSpec as P
+    from twins import normal, ours
+
+    def grad(x: Any) -> Any:
+        return jax.grad(jax.checkpoint(loss(ours("all_gather", interpret=False))))(x)
+
+    mesh = jax.sharding.AbstractMesh((N,), ("i",))
+    text = str(jax.make_jaxpr(jax.shard_map(grad, mesh=mesh, in_specs=P("i"), out_specs=P("i")))(normal((N, 3, 2))))
+    assert text.count("pallas_call[") >= 2

@@ -103,16 +103,17 @@ def test_the_formatter_would_complain(tmp_path: Path) -> None:
     assert ruff("check", str(tmp_path)) != ""
 
 
-def lines(name: str, ranks: int) -> int:
-    return update.generate(name, ranks).count("\n")
+def size(name: str, ranks: int) -> int:
+    """Nodes of the module's syntax tree: lines would grow where a number of three digits makes a call wrap."""
+    return sum(1 for _ in ast.walk(ast.parse(update.generate(name, ranks))))
 
 
 @pytest.mark.parametrize("name", [n for n in shipped_names() if n not in ("all_to_all", "broadcast", "reduce")])
-def test_no_longer_at_64_ranks_than_at_16(name: str) -> None:
-    assert lines(name, 64) <= lines(name, 16)
+def test_no_larger_at_64_ranks_than_at_16(name: str) -> None:
+    assert size(name, 64) <= size(name, 16)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", shipped_names())
-def test_no_longer_at_256_ranks_than_at_16(name: str) -> None:
-    assert lines(name, 256) <= lines(name, 16)
+def test_no_larger_at_256_ranks_than_at_16(name: str) -> None:
+    assert size(name, 256) <= size(name, 16)
