@@ -135,6 +135,30 @@ def run(**arguments: Any) -> int:
 
 
 @cli.command()
+@click.argument("target", metavar="MODULE:FUNCTION")
+@click.option("--mesh", required=True, metavar="i=4", help="The axes of the mesh and their sizes: i=4 or x=2,y=4.")
+@click.option("--args", "arguments", multiple=True, metavar="f32[32,128]", help="A global operand; may be repeated.")
+@click.option(
+    "--in-specs", multiple=True, metavar="i", help="Its mesh axis for each dimension: i or -,i or x+y; once an operand."
+)
+@click.option("--out-specs", multiple=True, metavar="i", help="The same for the result; once for each.")
+@click.option("--calls", type=click.IntRange(1, 8), default=2, show_default=True, help="Calls in a row.")
+@_JSON
+def audit(**arguments: Any) -> int:
+    """Check the Pallas kernels of a function: races, deadlock, leftovers, bounds.
+
+    \b
+    ringsched audit mypkg.kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i
+
+    FUNCTION is what jax.shard_map would be given; MODULE is looked for in the current directory, too. No device is
+    needed. What the kernels compute is not checked.
+    """
+    from ringsched.commands.audit import Request, audit_function
+
+    return audit_function(Request(**arguments))
+
+
+@cli.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> int:
     """Explain the code of a message (RS301); without a code, list all."""

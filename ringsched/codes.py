@@ -501,6 +501,39 @@ _code(
     "copy.start()\ncopy.wait()",
 )
 
+_code(
+    "RS431",
+    "out of bounds",
+    "On this device an index or a slice of an audited kernel leaves its dimension.",
+    "Nothing checks it at run time: the access or the DMA hits whatever lies next in memory.",
+    "o_ref.at[i + 1]                        # i is the last device",
+    "o_ref.at[jax.lax.rem(i + 1, n)]",
+)
+_code(
+    "RS432",
+    "a DMA between different sizes",
+    "Source and target of a DMA differ in the number of elements or in dtype.",
+    "A DMA moves bytes as they are. The compiler may refuse it, or one end counts other bytes than are waited for.",
+    "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 16)], semaphore)",
+    "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 8)], semaphore)",
+)
+_code(
+    "RS433",
+    "an operand is written",
+    "The kernel, or a DMA of another device, writes into an operand in HBM that is no result at the same time.",
+    "The operand is the caller's array, which others may still read: jax takes arrays as immutable.",
+    "make_async_copy(buffer, x_ref, semaphore)",
+    "pl.pallas_call(kernel, input_output_aliases={0: 0}, …)   # x_ref and o_ref are one",
+)
+_code(
+    "RS434",
+    "a result is never written",
+    "On no device does anything write into this result of the kernel.",
+    "The caller gets whatever was in memory before.",
+    "def kernel(x_ref, o_ref, sum_ref): o_ref[...] = x_ref[...]",
+    "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
+)
+
 # -- RS5xx: synchronisation ------------------------------------------------------------------------------------------
 
 _code(
@@ -530,6 +563,33 @@ _code(
     "Semaphores are scratch memory like any other: they belong to the kernel only between entry and exit.",
     "signal(neighbour) as the last instruction, with no one sure to be there",
     "a barrier at the start with exactly the ranks that write to each other",
+)
+
+_code(
+    "RS521",
+    "collective_id and barrier do not go together",
+    "A kernel that takes the barrier semaphore needs a collective_id, and one that has a collective_id has to use it.",
+    "The collective_id chooses the barrier semaphore, which kernels with the same number share. The compiler refuses "
+    "one without the other.",
+    "barrier = pltpu.get_barrier_semaphore()      # and CompilerParams() without collective_id",
+    "barrier = pltpu.get_barrier_semaphore()      # and CompilerParams(collective_id=0)",
+)
+_code(
+    "RS522",
+    "a LOGICAL device id on a mesh of several axes",
+    "The device id is one number that counts all devices of the mesh, and the mesh has more than one axis.",
+    "An index along one axis is no such number: every row of the mesh would talk to the first one. It compiles, and "
+    "then races or hangs.",
+    'device_id=jax.lax.axis_index("x") + 1, device_id_type=pl.DeviceIdType.LOGICAL',
+    'device_id={"x": jax.lax.axis_index("x") + 1}, device_id_type=pl.DeviceIdType.MESH',
+)
+_code(
+    "RS523",
+    "no such device",
+    "On this device a device id is negative or past the end of its mesh axis.",
+    "Device ids do not wrap around. The message goes nowhere, or to a device of another row.",
+    'device_id={"x": i - 1}                        # i is 0',
+    'device_id={"x": jax.lax.rem(i + n - 1, n)}',
 )
 
 # -- RS6xx: lowering and target --------------------------------------------------------------------------------------
@@ -628,6 +688,15 @@ _code(
     "ringsched compile all_gather.yaml -o kernel.py",
 )
 
+_code(
+    "RS612",
+    "nothing to audit",
+    "The function, its shapes or its mesh are not as given, it cannot be traced by jax, or it calls no Pallas kernel.",
+    "An audit reads the traced kernel. The message is that of jax where tracing fails.",
+    "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[30,128]' --in-specs i --out-specs i",
+    "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i",
+)
+
 # -- RS7xx and RS9xx -------------------------------------------------------------------------------------------------
 
 _code(
@@ -637,6 +706,24 @@ _code(
     "Undecided is not right: no kernel is written, and the exit code is 3. Concrete parameters can always be decided.",
     "ringsched verify mine.yaml",
     "ringsched verify mine.yaml --set N=8",
+)
+
+_code(
+    "RS702",
+    "a kernel that cannot be followed",
+    "The audit walks the traced kernel on every device with its scalars evaluated. Here it came to something that it "
+    "cannot evaluate, such as a condition on data, or to an operation that it does not know.",
+    "Undecided is not right: what comes after that place was not looked at.",
+    "@pl.when(x_ref[0, 0] > 0)      # whether the DMA starts hangs on data\ndef _(): copy.start()",
+    "copy.start()                   # every device starts it",
+)
+_code(
+    "RS902",
+    "memory that is never used",
+    "The kernel that is audited has an operand, scratch memory or a semaphore that nothing touches on any device.",
+    "It takes up memory, and often it shows that another one was meant.",
+    "def kernel(x_ref, o_ref, buffer, semaphore): o_ref[...] = x_ref[...]",
+    "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

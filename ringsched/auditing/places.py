@@ -7,6 +7,7 @@ from more than one place of the kernel.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -28,13 +29,15 @@ class Places:
         self._callers: dict[Any, set[Any]] = {}
         self._spans: dict[int, Span | None] = {}
         self._kept: list[Any] = []  # an id is good as long as its equation lives
-        for eqn in _equations(call.params["jaxpr"]):
+        self._around: dict[int, Any] = {}
+        for eqn, around in _equations(call.params["jaxpr"], None):
+            self._around[id(eqn)] = around
             chain = self._chain(eqn)
-            for outer, inner in zip(chain, chain[1:], strict=False):
+            for outer, inner in itertools.pairwise(chain):
                 self._callers.setdefault(inner[0], set()).add(_key(outer))
 
     def of(self, eqn: Any) -> Span | None:
-        """The place of an operation of the kernel; that of the pallas_call for one that has none."""
+        """The place of an operation of the kernel; that of what it is in for one that has none."""
         if id(eqn) not in self._spans:
             self._kept.append(eqn)
             self._spans[id(eqn)] = self._find(eqn)
@@ -43,13 +46,13 @@ class Places:
     @property
     def call(self) -> Span | None:
         """Where the kernel is called."""
-        frames = _frames(self._call)
-        return _span(frames[0]) if frames else None
+        return place_of(self._call)
 
     def _find(self, eqn: Any) -> Span | None:
         chain = self._chain(eqn)
         if not chain:
-            return self.call
+            around = self._around.get(id(eqn))
+            return self.call if around is None else self.of(around)
         place = chain[0]
         for frame in chain[1:]:
             if len(self._callers.get(frame[0], ())) > 1:
@@ -63,11 +66,12 @@ class Places:
         return inside[::-1]
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: Any, around: Any) -> Iterator[tuple[Any, Any]]:
+    """All operations, each with the one that it is in."""
     for eqn in jaxpr.eqns:
-        yield eqn
+        yield eqn, around
         for inner in sub_jaxprs(eqn):
-            yield from _equations(inner)
+            yield from _equations(inner, eqn)
 
 
 def sub_jaxprs(eqn: Any) -> Iterator[Any]:
@@ -77,6 +81,12 @@ def sub_jaxprs(eqn: Any) -> Iterator[Any]:
             inner = getattr(each, "jaxpr", each)
             if hasattr(inner, "eqns"):
                 yield inner
+
+
+def place_of(eqn: Any) -> Span | None:
+    """The innermost place of an operation outside kernels."""
+    frames = _frames(eqn)
+    return _span(frames[0]) if frames else None
 
 
 def _frames(eqn: Any) -> list[_Frame]:
