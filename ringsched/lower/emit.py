@@ -242,9 +242,7 @@ class Emitter:
         for conditions, (piece, _) in copies(self.lanes, self.places):
             chunk = absolute(self.lanes, piece)
             region = self.naming.region(self.code, Result(), chunk, None)
-            wait = WaitDma(
-                semaphore=SemaphoreRef(semaphore=DONE), region=region, note="wait until it is copied"
-            )
+            wait = WaitDma(semaphore=SemaphoreRef(semaphore=DONE), region=region, note="wait until it is copied")
             self.code.instructions.extend(guarded(conditions, (wait,)))
             self._close()
 
