@@ -1,13 +1,14 @@
-"""Scalars of a kernel, evaluated: index arithmetic on numpy values.
+"""Scalars of a kernel, evaluated: index arithmetic.
 
-A value is a numpy array or scalar, or UNKNOWN. Only what takes part in indices, device ids and conditions is
-evaluated; all else is UNKNOWN.
+A value is an int or a bool, a small numpy array (or scalar of another dtype), or UNKNOWN. Only what can take part in
+indices, device ids and conditions is evaluated; all else is UNKNOWN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,15 @@ class Unsupported(Exception):
     """This application of the operation is not evaluated."""
 
 
-def evaluate(name: str, values: list[Any], params: dict[str, Any], dtype: Any, shape: tuple[int, ...]) -> Any:
-    """The result of a pure operation with one result, or UNKNOWN where an operand or the operation is."""
+def evaluate(
+    name: str, values: list[Any], params: dict[str, Any], operands: Sequence[Any], dtype: Any, shape: tuple[int, ...]
+) -> Any:
+    """The result of a pure operation with one result, or UNKNOWN where an operand or the operation is.
+
+    operands: the dtypes of the values; dtype, shape: those of the result.
+    """
+    if shape == () and name in _WHOLE and all(type(value) is int or type(value) is bool for value in values):
+        return _wrapped(_WHOLE[name](*values), dtype)
     if math.prod(shape) > MOST_ELEMENTS or not _plain(dtype):
         return UNKNOWN
     if name == "iota":
@@ -44,12 +52,31 @@ def evaluate(name: str, values: list[Any], params: dict[str, Any], dtype: Any, s
     operation = _OPERATIONS.get(name)
     if operation is None:
         return UNKNOWN
+    arrays = [np.asarray(value, dtype=kind) for value, kind in zip(values, operands, strict=True)]
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(operation(values, params)).astype(dtype)
+            found = np.asarray(operation(arrays, params)).astype(dtype)
     except Unsupported:
         return UNKNOWN
-    return found if found.shape == shape else UNKNOWN
+    return known(found) if found.shape == shape else UNKNOWN
+
+
+def known(value: Any) -> Any:
+    """A value in the form that it has here."""
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 and value.dtype.kind in "biu":
+        return value.item()
+    return value
+
+
+def _wrapped(value: Any, dtype: Any) -> Any:
+    """As an integer of this dtype holds it."""
+    if dtype == np.bool_:
+        return bool(value)
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "u":
+        return int(value) % (1 << bits)
+    half = 1 << (bits - 1)
+    return value if type(value) is int and -half <= value < half else (int(value) + half) % (1 << bits) - half
 
 
 def _plain(dtype: Any) -> bool:
@@ -61,9 +88,9 @@ def _select(values: list[Any], dtype: Any, shape: tuple[int, ...]) -> Any:
     which, *cases = values
     if isinstance(which, Unknown):
         return UNKNOWN
-    if np.ndim(which) == 0:
+    if type(which) in (int, bool):
         chosen = cases[int(which)]
-        return chosen if isinstance(chosen, Unknown) else np.asarray(chosen).astype(dtype)
+        return chosen if isinstance(chosen, Unknown) else known(np.asarray(chosen).astype(dtype))
     if any(isinstance(case, Unknown) for case in cases):
         return UNKNOWN
     return np.broadcast_to(np.choose(np.asarray(which).astype(np.int64), cases), shape).astype(dtype)
@@ -74,7 +101,7 @@ def _absorbing(name: str, values: list[Any], dtype: Any, shape: tuple[int, ...])
     if dtype == np.bool_ and name in ("and", "or"):
         for value in values:
             if not isinstance(value, Unknown) and np.all(value == (name == "or")):
-                return np.full(shape, name == "or")
+                return known(np.full(shape, name == "or"))
     return UNKNOWN
 
 
@@ -139,6 +166,14 @@ def _dynamic_slice(values: list[Any], params: dict[str, Any]) -> Any:
     return np.asarray(x)[tuple(index)]
 
 
+def _converted(values: list[Any], params: dict[str, Any]) -> Any:
+    """Floats beyond the integers are saturated by XLA and wrapped by numpy: unsupported."""
+    x = np.asarray(values[0])
+    if x.dtype.kind == "f" and not np.all(np.abs(x) < 2.0**31):
+        raise Unsupported
+    return x
+
+
 def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
     return lambda values, params: function(values[0], axis=tuple(params["axes"]))
 
@@ -148,6 +183,25 @@ def _power(values: list[Any], params: dict[str, Any]) -> Any:
         raise Unsupported
     return values[0] ** params["y"]
 
+
+_WHOLE: dict[str, Callable[..., Any]] = {  # exact on ints; the result is then wrapped
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "max": max,
+    "min": min,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "convert_element_type": lambda x: x,
+    "multiple_of": lambda x: x,
+}
 
 _OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "add": lambda v, p: v[0] + v[1],
@@ -177,7 +231,7 @@ _OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "shift_left": _shifted(1),
     "shift_right_arithmetic": _shifted(-1),
     "shift_right_logical": _logical_right,
-    "convert_element_type": lambda v, p: v[0],
+    "convert_element_type": _converted,
     "copy": lambda v, p: v[0],
     "stop_gradient": lambda v, p: v[0],
     "multiple_of": lambda v, p: v[0],
@@ -190,11 +244,12 @@ _OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "transpose": lambda v, p: np.transpose(v[0], p["permutation"]),
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda v, p: np.concatenate(v, axis=p["dimension"]),
+    "stack": lambda v, p: np.stack(v, axis=p["axis"]),
     "slice": _sliced,
     "dynamic_slice": _dynamic_slice,
     "reduce_sum": _reduced(np.sum),
     "reduce_max": _reduced(np.max),
     "reduce_min": _reduced(np.min),
-    "reduce_and": _reduced(np.all),
-    "reduce_or": _reduced(np.any),
+    "reduce_and": _reduced(np.bitwise_and.reduce),
+    "reduce_or": _reduced(np.bitwise_or.reduce),
 }

@@ -1,0 +1,270 @@
+"""Walks the kernel of one device and records what it does to memory and semaphores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ringsched.auditing import faults
+from ringsched.auditing.devices import rank_of
+from ringsched.auditing.memory import Buffer, OutOfBounds, Region, resolve, view, whole
+from ringsched.auditing.names import BARRIER_BUFFER, Names
+from ringsched.auditing.places import Places
+from ringsched.auditing.recorded import Access, Copy, Fault, Frame, Recorded
+from ringsched.auditing.scalars import UNKNOWN, Unknown, known
+from ringsched.auditing.walk import Undecided, Walker
+from ringsched.diagnostics import Span
+from ringsched.program.trace import SemaphoreKey, Signal, Wait
+
+
+class KernelWalker(Walker):
+    """`ops` is what the device executes, once `run` has walked the kernel.
+
+    `content`: of scalar memory, the values and which of them are known. `scopes` counts how often each run_scoped was
+    entered; `far` holds the scoped memory that other devices are reached in, `peeked` the scalar memory whose content
+    decided something, `flooded` that which a DMA from elsewhere writes.
+    """
+
+    def __init__(
+        self, rank: int, coordinates: dict[str, int], sizes: dict[str, int], places: Places, names: Names
+    ) -> None:
+        super().__init__(coordinates, sizes)
+        self.rank = rank
+        self.places = places
+        self.names = names
+        self.barrier = 0  # the number of the kernel's barrier semaphore
+        self.ops: list[Recorded] = []
+        self.program: tuple[int, ...] = ()
+        self.grid: tuple[int, ...] = ()
+        self.content: dict[str, tuple[Any, Any]] = {}
+        self.scopes: Counter[int] = Counter()
+        self.far: dict[tuple[str, int], tuple[int, Span | None]] = {}
+        self.peeked: dict[str, Span | None] = {}
+        self.flooded: set[str] = set()
+        self._since: set[tuple[str, Buffer, tuple[Any, ...]]] = set()
+
+    @property
+    def at(self) -> Mapping[str, int]:
+        """The counterexample of a finding on this device."""
+        place = self.coordinates.items() if len(self.sizes) > 1 else ()
+        return {"ranks": int(np.prod(list(self.sizes.values()))), "rank": self.rank, **dict(place)}
+
+    def place(self, eqn: Any) -> Span | None:
+        return self.places.of(eqn)
+
+    def effect(self, eqn: Any, values: list[Any]) -> list[Any] | None:
+        try:
+            return self._effect(eqn, values)
+        except OutOfBounds as error:
+            raise Fault(faults.out_of_bounds(error, self.place(eqn), self.at)) from None
+
+    def _effect(self, eqn: Any, values: list[Any]) -> list[Any] | None:
+        params = eqn.params
+        match eqn.primitive.name:
+            case "program_id":
+                return [self._of_grid(self.program, eqn)]
+            case "num_programs":
+                return [self._of_grid(self.grid, eqn)]
+            case "get":
+                return [self._read(view(values[0], params["tree"].unflatten(values[1:]), self.place(eqn)), eqn)]
+            case "swap" | "addupdate" as name:
+                region = view(values[0], params["tree"].unflatten(values[2:]), self.place(eqn))
+                return self._swap(region, values[1] if name == "swap" else UNKNOWN, eqn)
+            case "masked_load":
+                ref, transforms, mask, _ = params["args_tree"].unflatten(values)
+                self._no_mask(mask, eqn)
+                return [self._read(view(ref, transforms, self.place(eqn)), eqn)]
+            case "masked_swap":
+                ref, transforms, value, mask = params["args_tree"].unflatten(values)
+                self._no_mask(mask, eqn)
+                return self._swap(view(ref, transforms, self.place(eqn)), value, eqn)
+            case "dma_start":
+                self._start(eqn, values)
+                return []
+            case "dma_wait":
+                _, ref, semaphore, _, _ = params["tree"].unflatten(values)
+                region = resolve(ref, self.place(eqn))
+                self._wait(self._key(resolve(semaphore, self.place(eqn)), eqn), region.bytes, eqn)
+                return []
+            case "semaphore_signal":
+                self._signal(eqn, values)
+                return []
+            case "semaphore_wait":
+                ref, transforms, amount, decrement = params["args_tree"].unflatten(values)
+                if isinstance(decrement, Unknown) or not bool(decrement):
+                    raise Undecided("a wait that takes nothing off its semaphore", self.place(eqn))
+                key = self._key(view(ref, transforms, self.place(eqn)), eqn)
+                self._wait(key, self._number(amount, "the amount of a wait", eqn), eqn)
+                return []
+            case "get_barrier_semaphore":
+                return [BARRIER_BUFFER]
+            case "run_scoped":
+                return self._scoped(eqn, values)
+            case _:
+                return None
+
+    def _of_grid(self, numbers: tuple[int, ...], eqn: Any) -> int:
+        axis: int = eqn.params["axis"]
+        if axis >= len(numbers):
+            raise Undecided(f"it asks for axis {axis} of the grid, which has {len(numbers)}", self.place(eqn))
+        return numbers[axis]
+
+    def _no_mask(self, mask: Any, eqn: Any) -> None:
+        if mask is not None:
+            raise Undecided("a load or store with a mask", self.place(eqn))
+
+    def _number(self, value: Any, what: str, eqn: Any) -> int:
+        if isinstance(value, Unknown) or np.ndim(value):
+            raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn))
+        number = int(value)
+        if number < 0:
+            raise Undecided(f"{what} is {number}", self.place(eqn))
+        return number
+
+    # -- the core's own accesses
+
+    def access(self, kind: Any, region: Region, origin: Span | None, note: str = "") -> None:
+        """Records one, unless the core has done the same since it last started, signalled or waited for something."""
+        key = (kind, region.buffer, region.ranges)
+        if key in self._since or not region.elements:
+            return
+        self._since.add(key)
+        note = note or (f"read {region}" if kind == "read" else f"write {region}")
+        self.ops.append(Access(kind=kind, region=region, note=note, origin=origin))
+
+    def record(self, op: Recorded) -> None:
+        self._since.clear()
+        self.ops.append(op)
+
+    def _read(self, region: Region, eqn: Any) -> Any:
+        self.access("read", region, self.place(eqn))
+        if region.buffer.space != "smem" or region.buffer.name not in self.content:
+            return UNKNOWN
+        values, is_known = self.content[region.buffer.name]
+        if not np.all(is_known[region.pieces()]):
+            return UNKNOWN
+        self.peeked.setdefault(region.buffer.name, self.place(eqn))
+        return known(np.array(values[region.pieces()]).reshape(region.shape))
+
+    def _swap(self, region: Region, value: Any, eqn: Any) -> list[Any]:
+        """A write; also a read where somebody uses the old value."""
+        old = UNKNOWN
+        if eqn.primitive.name == "addupdate" or self.names.is_used(eqn):
+            old = self._read(region, eqn)
+        self.access("write", region, self.place(eqn))
+        self._set(region, value)
+        return [] if eqn.primitive.name == "addupdate" else [old]
+
+    def _set(self, region: Region, value: Any) -> None:
+        if region.buffer.space != "smem":
+            return
+        buffer = region.buffer
+        if buffer.name not in self.content:
+            self.content[buffer.name] = np.zeros(buffer.shape, buffer.dtype), np.zeros(buffer.shape, bool)
+        values, is_known = self.content[buffer.name]
+        pieces = region.pieces()
+        is_known[pieces] = not isinstance(value, Unknown)
+        if not isinstance(value, Unknown):
+            values[pieces] = np.asarray(value).reshape(values[pieces].shape)
+
+    def fill(self, table: Buffer, value: Any) -> None:
+        """A scalar operand, where its values are known outside the kernel."""
+        self._set(whole(table), value)
+
+    def refresh(self, window: Buffer) -> None:
+        """The grid puts another block there."""
+        self.access("write", whole(window), self.places.call, f"the grid gives {window.name} another block")
+        self._set(whole(window), UNKNOWN)
+
+    # -- DMAs and semaphores
+
+    def _start(self, eqn: Any, values: list[Any]) -> None:
+        span = self.place(eqn)
+        source_ref, target_ref, received, sent, device = eqn.params["tree"].unflatten(values)
+        if eqn.params.get("add"):
+            raise Undecided("a DMA that adds to its target", span)
+        source, target = resolve(source_ref, span), resolve(target_ref, span)
+        if source.buffer.dtype != target.buffer.dtype or source.elements != target.elements:
+            raise Fault(faults.unequal(source, target, span, self.at))
+        rank = self.rank if sent is None else rank_of(device, eqn.params["device_id_type"], self, self.place(eqn))
+        receive_region = resolve(received, span)
+        if sent is not None:
+            for region in (target, receive_region):
+                self._reaches(region.buffer, eqn)
+        self._moves_scalars(source, target, remote=sent is not None)
+        there = f" of rank {rank}" if sent is not None else ""
+        self.record(
+            Copy(
+                rank=rank,
+                source=source,
+                target=target,
+                sent=None if sent is None else self._key(resolve(sent, span), eqn),
+                received=self._key(receive_region, eqn),
+                amount=source.bytes,
+                note=f"copy {source} → {target}{there}",
+                origin=span,
+            )
+        )
+
+    def _moves_scalars(self, source: Region, target: Region, *, remote: bool) -> None:
+        if target.buffer.space != "smem":
+            return
+        if remote:
+            self.flooded.add(target.buffer.name)
+        value: Any = UNKNOWN
+        if source.buffer.name in self.content and not remote:
+            values, is_known = self.content[source.buffer.name]
+            value = np.array(values[source.pieces()]) if np.all(is_known[source.pieces()]) else UNKNOWN
+        self._set(target, value)
+
+    def _wait(self, key: SemaphoreKey, amount: int, eqn: Any) -> None:
+        note = f"wait for {amount} on {key[0]}[{key[1]}]"
+        self.record(Wait(semaphore=key, amount=amount, note=note, origin=self.place(eqn)))
+
+    def _signal(self, eqn: Any, values: list[Any]) -> None:
+        ref, transforms, amount, device, core_index = eqn.params["args_tree"].unflatten(values)
+        if core_index is not None:
+            raise Undecided("a signal to one core of several", self.place(eqn))
+        region = view(ref, transforms, self.place(eqn))
+        rank = self.rank if device is None else rank_of(device, eqn.params["device_id_type"], self, self.place(eqn))
+        if device is not None:
+            self._reaches(region.buffer, eqn)
+        key = self._key(region, eqn)
+        units = self._number(amount, "the amount of a signal", eqn)
+        note = f"signal {key[0]}[{key[1]}] of rank {rank}"
+        self.record(Signal(rank=rank, semaphore=key, amount=units, note=note, origin=self.place(eqn)))
+
+    def _reaches(self, buffer: Buffer, eqn: Any) -> None:
+        """Memory of another device: scoped memory must be at one place there, a block of the grid is at none."""
+        if buffer.role == "window":
+            raise Undecided(f"a DMA to another device's block {buffer.name} of a grid", self.place(eqn))
+        if buffer.role == "scoped":
+            self.far.setdefault((buffer.name, buffer.instance), (self.names.site(buffer), self.place(eqn)))
+
+    def _key(self, region: Region, eqn: Any) -> SemaphoreKey:
+        if not region.buffer.is_semaphore or region.elements != 1:
+            raise Undecided("a semaphore operation on several semaphores at once, or on none", self.place(eqn))
+        index = self.barrier if region.buffer.role == "barrier" else 0
+        for each, side in zip(region.ranges, region.buffer.shape, strict=True):
+            index = index * side + each.start
+        return region.buffer.name, index
+
+    # -- scoped memory
+
+    def _scoped(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """Memory that exists only here: its beginning and end are recorded like those of the kernel."""
+        if eqn.params["collective_axes"] or any(eqn.params.get("ref_transforms", ())):
+            raise Undecided("a run_scoped that is shared between cores or transforms its refs", self.place(eqn))
+        jaxpr = eqn.params["jaxpr"]
+        instance = self.scopes[id(eqn)]
+        self.scopes[id(eqn)] += 1
+        buffers = self.names.scoped(eqn, instance)
+        for buffer in buffers:
+            self.content.pop(buffer.name, None)
+        self.record(Frame(enters=True, buffers=buffers))
+        results = self.run(jaxpr, values, buffers)
+        self.record(Frame(enters=False, buffers=buffers))
+        return results

@@ -1,0 +1,53 @@
+"""What the walk of one device records; regions are still boxes, not units (see layout.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringsched.auditing.memory import Buffer, Region
+from ringsched.diagnostics import Diagnostic, Span
+from ringsched.program.trace import SemaphoreKey, Signal, Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The core reads or writes a region."""
+
+    kind: Literal["read", "write"]
+    region: Region
+    note: str
+    origin: Span | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """A DMA to `rank`; `amount` bytes are counted at each end."""
+
+    rank: int
+    source: Region
+    target: Region
+    sent: SemaphoreKey | None
+    received: SemaphoreKey
+    amount: int
+    note: str
+    origin: Span | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Scoped memory begins (`enters`) or ends."""
+
+    enters: bool
+    buffers: tuple[Buffer, ...]
+
+
+Recorded = Access | Copy | Frame | Wait | Signal
+
+
+class Fault(Exception):
+    """A finding after which the device's trace has no meaning; the walk ends."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+        super().__init__(diagnostic.message)

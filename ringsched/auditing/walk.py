@@ -1,0 +1,195 @@
+"""Walks a jaxpr with scalars evaluated: control flow is decided, effects are left to subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jax._src import core
+
+from ringsched.auditing.scalars import UNKNOWN, Unknown, evaluate, known
+from ringsched.diagnostics import Span
+
+MOST_STEPS = 1_000_000  # operations of one device
+
+_CALLS = {
+    "pjit",
+    "jit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "custom_vmap_call",
+    "checkpoint",
+    "remat",
+    "remat2",
+    "run_state",
+    "named_call",
+}
+_JAXPRS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+# These have an effect that the rule does not look at: no memory and no semaphore is touched.
+_HARMLESS = {
+    "debug_callback",
+    "debug_print",
+    "delay",
+    "trace_value",
+    "prng_seed",
+    "prng_random_bits",
+}
+
+
+class Undecided(Exception):
+    """The walker does not know how it goes on; `reason` completes "cannot be followed: …"."""
+
+    def __init__(self, reason: str, span: Span | None) -> None:
+        self.reason, self.span = reason, span
+        super().__init__(reason)
+
+
+class Reference:
+    """A ref among the values; what it refers to is the subclass's matter."""
+
+
+class Walker:
+    """Executes one device's jaxpr. `coordinates`: its place on each mesh axis."""
+
+    refuse_unknown: ClassVar[bool] = True
+
+    def __init__(self, coordinates: dict[str, int], sizes: dict[str, int]) -> None:
+        self.coordinates = coordinates
+        self.sizes = sizes
+        self.steps = 0
+
+    def place(self, eqn: Any) -> Span | None:
+        """Where the operation stands in the user's source."""
+        return None
+
+    def effect(self, eqn: Any, values: list[Any]) -> list[Any] | None:
+        """The results of an operation that the subclass knows; None for one that it does not."""
+        return None
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """The results of a jaxpr on these values."""
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Any:
+            return _known(atom.val) if isinstance(atom, core.Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise Undecided(f"it executes more than {MOST_STEPS} operations on a device", self.place(eqn))
+            results = self._step(eqn, [read(atom) for atom in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _step(self, eqn: Any, values: list[Any]) -> list[Any]:
+        results = self.effect(eqn, values)
+        if results is not None:
+            return results
+        name = eqn.primitive.name
+        match name:
+            case "axis_index":
+                return [self._axis_index(eqn)]
+            case "cond":
+                return self._cond(eqn, values)
+            case "while":
+                return self._while(eqn, values)
+            case "scan":
+                return self._scan(eqn, values)
+        if name in _CALLS:
+            inner = next((eqn.params[key] for key in _JAXPRS if key in eqn.params), None)
+            if inner is not None and len(_open(inner)[0].invars) == len(values):
+                return self.enter(inner, values)
+        return self._other(eqn, values)
+
+    def enter(self, closed: Any, values: Sequence[Any]) -> list[Any]:
+        """Runs a jaxpr that an operation carries."""
+        jaxpr, consts = _open(closed)
+        return self.run(jaxpr, [_known(c) for c in consts], values)
+
+    def _other(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """A pure operation, or one that nobody knows."""
+        name = eqn.primitive.name
+        if self.refuse_unknown:
+            touches = any(isinstance(value, Reference) for value in values)
+            if (touches or eqn.effects) and name not in _HARMLESS:
+                raise Undecided(f"the operation `{name}` is not known to the audit", self.place(eqn))
+        if len(eqn.outvars) == 1 and hasattr(eqn.outvars[0].aval, "shape"):
+            aval = eqn.outvars[0].aval
+            kinds = [getattr(atom.aval, "dtype", None) for atom in eqn.invars]
+            return [evaluate(name, values, eqn.params, kinds, aval.dtype, aval.shape)]
+        return [UNKNOWN] * len(eqn.outvars)
+
+    def _axis_index(self, eqn: Any) -> int:
+        names = eqn.params["axis_name"]
+        flat = 0
+        for name in names if isinstance(names, tuple) else (names,):
+            if name not in self.coordinates:
+                raise Undecided(f"axis {name!r} is no axis of the mesh", self.place(eqn))
+            flat = flat * self.sizes[name] + self.coordinates[name]
+        return flat
+
+    def open_choice(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """What becomes of control flow that hangs on data: nothing, where it only computes more data."""
+        if eqn.effects:
+            what = "the number of rounds of a loop" if eqn.primitive.name == "while" else "a condition"
+            raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn))
+        return [UNKNOWN] * len(eqn.outvars)
+
+    def _cond(self, eqn: Any, values: list[Any]) -> list[Any]:
+        which, *rest = values
+        if isinstance(which, Unknown):
+            return self.open_choice(eqn, values)
+        branches = eqn.params["branches"]
+        return self.enter(branches[min(max(int(which), 0), len(branches) - 1)], rest)
+
+    def _while(self, eqn: Any, values: list[Any]) -> list[Any]:
+        params = eqn.params
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        tested, constant, carry = values[:first], values[first:second], values[second:]
+        while True:
+            (more,) = self.enter(params["cond_jaxpr"], [*tested, *carry])
+            if isinstance(more, Unknown):
+                return self.open_choice(eqn, values)
+            if not bool(more):
+                return carry
+            carry = self.enter(params["body_jaxpr"], [*constant, *carry])
+
+    def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """Rounds in order; of what is stacked, nothing is known."""
+        params = eqn.params
+        first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+        constant, carry, stacked = values[:first], values[first:second], values[second:]
+        length = int(params["length"])
+        if not eqn.effects and length > 4096:  # plain data
+            return [UNKNOWN] * len(eqn.outvars)
+        for turn in range(length):
+            index = length - 1 - turn if params["reverse"] else turn
+            slices = [value if isinstance(value, Unknown) else known(np.asarray(value)[index]) for value in stacked]
+            results = self.enter(params["jaxpr"], [*constant, *carry, *slices])
+            carry = results[: params["num_carry"]]
+        return [*carry, *[UNKNOWN] * (len(eqn.outvars) - len(carry))]
+
+
+def _open(closed: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and its constants."""
+    inner = getattr(closed, "jaxpr", None)
+    return (inner, closed.consts) if hasattr(inner, "eqns") else (closed, ())
+
+
+def _known(value: Any) -> Any:
+    """A constant: small ones are looked at."""
+    if isinstance(value, Reference | Unknown):
+        return value
+    if isinstance(value, bool | int | float | np.generic):
+        return known(np.asarray(value)) if not isinstance(value, bool) else value
+    if getattr(value, "size", 1 << 30) > 4096:
+        return UNKNOWN
+    try:
+        return known(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError):
+        return UNKNOWN

@@ -1,0 +1,98 @@
+"""`ringsched audit`: the Pallas kernels of a function, right, wrong or undecided."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ringsched.commands.output import print_json, show
+from ringsched.diagnostics import EXIT_USAGE, Diagnostic, exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asks for."""
+
+    target: str
+    mesh: str
+    arguments: tuple[str, ...]
+    in_specs: tuple[str, ...]
+    out_specs: tuple[str, ...]
+    calls: int
+    as_json: bool
+
+
+def audit_function(request: Request) -> int:
+    """Returns the exit code."""
+    mesh_axes = parse_mesh(request.mesh)
+    if not request.in_specs and request.arguments:
+        raise click.UsageError("--in-specs is missing; an operand that is not split has --in-specs -")
+    if len(request.in_specs) not in (1, len(request.arguments)):
+        raise click.UsageError(f"{len(request.arguments)} --args and {len(request.in_specs)} --in-specs")
+    if not request.out_specs:
+        raise click.UsageError("--out-specs is missing; a result that is not split has --out-specs -")
+    function = find_function(request.target)
+    from ringsched.auditing.audit import audit
+    from ringsched.auditing.tracing import AuditError
+
+    try:
+        report = audit(
+            function,
+            mesh_axes=mesh_axes,
+            args=request.arguments,
+            in_specs=request.in_specs * (len(request.arguments) if len(request.in_specs) == 1 else 1),
+            out_specs=request.out_specs[0] if len(request.out_specs) == 1 else request.out_specs,
+            calls=request.calls,
+        )
+    except AuditError as error:
+        show([Diagnostic(code="RS612", message=str(error))])
+        return EXIT_USAGE
+    if request.as_json:
+        print_json({**report.to_json(), "kernel": request.target})
+    else:
+        show(report.diagnostics)
+        click.echo(report.sentence())
+    return exit_code(report.diagnostics)
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """`x=2,y=4` as sizes of axes, in this order."""
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = (piece.strip() for piece in part.partition("="))
+        if not name.isidentifier() or not size.isdecimal() or int(size) < 1 or name in axes:
+            raise click.BadParameter(f"{text!r}; a mesh is written i=4 or x=2,y=4", param_hint="--mesh")
+        axes[name] = int(size)
+    return axes
+
+
+def find_function(target: str) -> Callable[..., Any]:
+    """The function behind MODULE:FUNCTION, imported as Python would from the current directory."""
+    name, _, attribute = target.partition(":")
+    if not name or not attribute:
+        raise click.BadParameter(f"{target!r}; write MODULE:FUNCTION", param_hint="MODULE:FUNCTION")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(name)
+    # The module is the user's, and importing it runs whatever it holds.
+    except Exception as error:
+        message = f"the module {name} cannot be imported: {type(error).__name__}: {error}"
+        raise _Unreadable(message) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise click.BadParameter(f"{name} has no {attribute}", param_hint="MODULE:FUNCTION")
+        found = getattr(found, part)
+    if not callable(found):
+        raise click.BadParameter(f"{attribute} of {name} is no function", param_hint="MODULE:FUNCTION")
+    function: Callable[..., Any] = found
+    return function
+
+
+class _Unreadable(click.ClickException):
+    exit_code = EXIT_USAGE

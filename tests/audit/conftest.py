@@ -1,0 +1,6 @@
+"""The corpus is a package of the tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
