@@ -39,9 +39,8 @@ class Decision:
 class LanePlan:
     """`keep` receive resources; `grid` the shape of one slot in units, None: everything lands in final places.
 
-    `released[use]` is when the resource of that use is free again: after the given step's code of the given lane's
-    position (`credits` only). `answered`: chunks that come back stand in for credits. `drained`: sends of this lane are
-    waited for one by one, a step later.
+    `answered`: chunks that come back stand in for credits. `drained`: sends of this lane are waited for one by one, a
+    step later.
     """
 
     lane: Lane
@@ -82,14 +81,13 @@ class Plan:
 
 def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
     """Raises RS607 where no plan fits the machine."""
-    decisions: list[Decision] = []
     drafts = [_draft(lanes, places, lane) for lane in lanes.lanes]
     freed = _freed(lanes, places, drafts)
     keeps: list[int] = []
     budget = SEMAPHORE_BUDGET
     slotted = sum(draft.grid is not None for draft in drafts)
     for draft in drafts:
-        keep = _keep(lanes, draft, slotted, freed, wishes, budget, decisions)
+        keep = _keep(lanes, draft, slotted, freed, wishes, budget)
         budget -= keep
         keeps.append(keep)
     recycled = [_recycled(d, k, freed) for d, k in zip(drafts, keeps, strict=True)]
@@ -113,9 +111,8 @@ def make_plan(lanes: Lanes, places: Places, wishes: Lowering) -> Plan:
                 suffix=f"_{number}" if len(drafts) > 1 else "",
             )
         )
-    for plan in plans:
-        decisions.append(_explained(plan, wishes))
-    return Plan(lanes=tuple(plans), decisions=tuple(decisions), freed=freed)
+    decisions = tuple(_explained(plan, wishes) for plan in plans)
+    return Plan(lanes=tuple(plans), decisions=decisions, freed=freed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +219,6 @@ def _keep(
     freed: dict[tuple[int, int], int],
     wishes: Lowering,
     budget: int,
-    decisions: list[Decision],
 ) -> int:
     uses = draft.distinct
     wish = wishes.slots if draft.grid is not None else None
