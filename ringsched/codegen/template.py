@@ -286,14 +286,13 @@ class _Call:
         return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
 
     def barrier_id(self, barrier):
-        """The same for kernels whose ranks signal the same ranks, else another.
-
-        Below 2000, where the numbers of the interpreter's other semaphores begin.
-        """
+        """The same for kernels whose ranks signal the same ranks, else another."""
         if barrier is None or self.collective_id is not None:
             return self.collective_id if barrier else None
         pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
-        return zlib.crc32(repr(pattern).encode()) % 2000
+        # The numbers of the interpreter's other semaphores begin at 2000.
+        numbers = 2000 if self.interpret else 2**31 - 1
+        return zlib.crc32(repr(pattern).encode()) % numbers
 
     def vary(self, x):
         """x with the type that differs from rank to rank, which collectives take."""
