@@ -12,7 +12,6 @@ that is the same at every rank is looked at from rank 0 only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ringsched.closures import compiled
@@ -352,8 +351,3 @@ def sent_pieces(lanes: Lanes, use: Use, sender: int, value: int) -> list[Piece]:
     """The blocks that `sender` sends in this use, for one `each` value."""
     env = lanes.bind(use, sender, value)
     return [p for p, _ in pieces(lanes.flat, lanes.lanes[use.lane].statement.chunk, env, lanes.rotation)]
-
-
-def every_use(lanes: Lanes) -> Iterator[Use]:
-    for group in lanes.uses:
-        yield from group
