@@ -42,16 +42,29 @@ def audit(
     args: Sequence[Any],
     in_specs: Any,
     out_specs: Any,
+    expect: Callable[..., Any] | str | None = None,
     calls: int = 2,
+    chip: str = "TPU v5p",
 ) -> AuditReport:
-    """Whether the Pallas kernels of a function can race, deadlock or leave semaphores over, on any interleaving.
+    """Whether the Pallas kernels of a function race, deadlock, leave semaphores over or compute something else.
 
     function: what `jax.shard_map` would be given. mesh_axes: names and sizes, {"i": 4}. args: global shapes, arrays,
     `jax.ShapeDtypeStruct`s or texts such as "f32[32,8,128]". in_specs, out_specs: as for `jax.shard_map`, or "i".
-    calls: so many in a row, on the same memory.
-    No device is needed. What the kernels compute is not checked. Raises AuditError (a ValueError) where nothing can be
+    expect: what it ought to compute, as a function of jax.lax collectives for inside shard_map, or the name of a
+    collective ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"); without it, only that it computes nothing
+    from memory that was never written. calls: so many in a row, on the same memory. chip: as JAX names its kind.
+    The verdict holds for every interleaving. No device is needed. Raises AuditError (a ValueError) where nothing can be
     audited, as when the function cannot be traced.
     """
     from ringsched.auditing.audit import audit
 
-    return audit(function, mesh_axes=mesh_axes, args=args, in_specs=in_specs, out_specs=out_specs, calls=calls)
+    return audit(
+        function,
+        mesh_axes=mesh_axes,
+        args=args,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        expect=expect,
+        calls=calls,
+        chip=chip,
+    )

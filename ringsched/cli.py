@@ -142,16 +142,20 @@ def run(**arguments: Any) -> int:
     "--in-specs", multiple=True, metavar="i", help="Its mesh axis for each dimension: i or -,i or x+y; once an operand."
 )
 @click.option("--out-specs", multiple=True, metavar="i", help="The same for the result; once for each.")
+@click.option("--expect", metavar="NAME", help="What it ought to compute: all_gather, …, or a MODULE:FUNCTION.")
+@click.option("--chip", type=click.Choice(["v4", "v5e", "v5p", "v6e", "tpu7x"]), default="v5p", show_default=True)
 @click.option("--calls", type=click.IntRange(1, 8), default=2, show_default=True, help="Calls in a row.")
 @_JSON
 def audit(**arguments: Any) -> int:
-    """Check the Pallas kernels of a function: races, deadlock, leftovers, bounds.
+    """Check the Pallas kernels of a function: races, deadlock, leftovers, bounds, values.
 
     \b
     ringsched audit mypkg.kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i
+        --expect all_gather
 
     FUNCTION is what jax.shard_map would be given; MODULE is looked for in the current directory, too. No device is
-    needed. What the kernels compute is not checked.
+    needed. --expect names a collective (all_gather, reduce_scatter, all_reduce, all_to_all) or a function of jax.lax
+    collectives that takes the same arguments; without it, what the kernels compute is not compared with anything.
     """
     from ringsched.commands.audit import Request, audit_function
 

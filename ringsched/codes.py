@@ -500,6 +500,46 @@ _code(
     "copy.start()      # and the kernel ends",
     "copy.start()\ncopy.wait()",
 )
+_code(
+    "RS404",
+    "used before its DMA is waited for",
+    "Memory is read while a DMA may still be writing it, and no wait lies between.",
+    "A start returns at once and the data comes later; only a wait on the receive semaphore tells that it is there.",
+    """
+copy.start()
+o_ref[...] = buffer[...]
+copy.wait()
+""",
+    """
+copy.start()
+copy.wait()
+o_ref[...] = buffer[...]
+""",
+)
+_code(
+    "RS405",
+    "two DMAs in flight on one semaphore",
+    "There is a wait, but another DMA that counts on the same semaphore can satisfy it.",
+    "A semaphore counts bytes, not DMAs, and two DMAs are not ordered even between the same two devices: "
+    "halves of both look like one that is whole.",
+    "received = pltpu.SemaphoreType.DMA            # for all steps",
+    "received = pltpu.SemaphoreType.DMA((n - 1,))  # received.at[step]",
+)
+_code(
+    "RS406",
+    "data lost under a local write",
+    "A device writes memory itself, mostly to initialise it, that a neighbour may have sent to already.",
+    "The neighbour does not wait for the write. If its data comes first, it is overwritten, and nobody notices.",
+    """
+meet(left, right)
+buffer[...] = jnp.zeros(…)
+# … a neighbour sends into buffer
+""",
+    """
+buffer[...] = jnp.zeros(…)
+meet(left, right)
+""",
+)
 
 _code(
     "RS431",
@@ -533,6 +573,14 @@ _code(
     "def kernel(x_ref, o_ref, sum_ref): o_ref[...] = x_ref[...]",
     "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
 )
+_code(
+    "RS435",
+    "a result is written in part",
+    "The grid, or the DMAs, do not cover all of a result; the rest holds whatever was in memory.",
+    "A number of tiles that is rounded down leaves the last rows out, and no compiler says so.",
+    "grid=(rows // 8,)              # rows = 28",
+    "grid=(pl.cdiv(rows, 8),)",
+)
 
 # -- RS5xx: synchronisation ------------------------------------------------------------------------------------------
 
@@ -564,6 +612,35 @@ _code(
     "signal(neighbour) as the last instruction, with no one sure to be there",
     "a barrier at the start with exactly the ranks that write to each other",
 )
+_code(
+    "RS504",
+    "a semaphore that some devices never drain",
+    "Units are left on a semaphore of some devices when the kernel ends, while others take all of theirs.",
+    "The next kernel starts with semaphores at zero, or hangs and races. Usually a wait stands in a branch "
+    "that not all devices go through.",
+    """
+@pl.when(i > 0)
+def _():
+    pl.semaphore_wait(ready, 1)
+""",
+    "pl.semaphore_wait(ready, 1)",
+)
+_code(
+    "RS505",
+    "start and wait of different sizes",
+    "A semaphore is waited for as often as DMAs count on it, but for another number of bytes.",
+    "A wait takes the bytes of its own descriptor off the semaphore. With other bytes than the DMA has, it "
+    "returns too early or never.",
+    """
+push(x_ref, o_ref, …).start()
+push(x_ref.at[0], o_ref.at[0], …).wait()
+""",
+    """
+copy = push(x_ref, o_ref, …)
+copy.start()
+copy.wait()
+""",
+)
 
 _code(
     "RS521",
@@ -590,6 +667,30 @@ _code(
     "Device ids do not wrap around. The message goes nowhere, or to a device of another row.",
     'device_id={"x": i - 1}                        # i is 0',
     'device_id={"x": jax.lax.rem(i + n - 1, n)}',
+)
+_code(
+    "RS524",
+    "the barrier does not cover the device",
+    "A device waits on the barrier and then writes to another device that never signals it.",
+    "The barrier tells that those who signalled have entered, and nothing of others. The device that is "
+    "written into has to signal.",
+    "signal(barrier, right)     # and then sends to the right",
+    "signal(barrier, left)      # the left one sends here",
+)
+_code(
+    "RS525",
+    "kernels share a collective_id and signal different devices",
+    "Two kernels have one barrier semaphore, and what one signals satisfies the wait of the other.",
+    "Each kernel alone is right. One after the other, a device that is still in the first one is taken for "
+    "one that has entered the second.",
+    """
+shift: collective_id=0
+exchange: collective_id=0
+""",
+    """
+shift: collective_id=0
+exchange: collective_id=1
+""",
 )
 
 # -- RS6xx: lowering and target --------------------------------------------------------------------------------------
@@ -696,8 +797,25 @@ _code(
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[30,128]' --in-specs i --out-specs i",
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i",
 )
+_code(
+    "RS621",
+    "more semaphores than the chip has",
+    "The kernel asks for more semaphores than a core of the chip has room for.",
+    "The compiler refuses the kernel at this size, though it takes it at a smaller one.",
+    "pltpu.SemaphoreType.DMA((n - 1,))      # n = 512",
+    "pltpu.SemaphoreType.DMA((slots,))",
+)
+_code(
+    "RS622",
+    "more VMEM than the chip has",
+    "Operands, results and scratch memory that lie in VMEM do not fit a core of the chip.",
+    "The compiler refuses the kernel at this size. Blocks of a grid are there twice, and rows of less than "
+    "128 lanes take a whole tile.",
+    "pl.BlockSpec(memory_space=pltpu.VMEM)   # 96 MiB",
+    "pl.BlockSpec(memory_space=pltpu.HBM)    # and tiles by DMA",
+)
 
-# -- RS7xx and RS9xx -------------------------------------------------------------------------------------------------
+# -- RS7xx, RS8xx and RS9xx -------------------------------------------------------------------------------------------
 
 _code(
     "RS701",
@@ -718,12 +836,70 @@ _code(
     "copy.start()                   # every device starts it",
 )
 _code(
+    "RS703",
+    "values that cannot be followed",
+    "The audit was asked what the kernels compute, and some operation on the way is not known to it.",
+    "An unknown value is never taken for a right one. Races, deadlock and leftovers are decided without values.",
+    "ringsched audit kernels:f --expect all_gather …   # f uses random numbers",
+    "ringsched audit kernels:f …",
+)
+_code(
+    "RS801",
+    "a wrong value",
+    "The function returns something else than was expected, on every interleaving.",
+    "A kernel without any race can still send the wrong chunk, add a term twice, or overwrite where it should add.",
+    "acc_ref[...] = part_ref[...]",
+    "acc_ref[...] += part_ref[...]",
+)
+_code(
+    "RS802",
+    "a result depends on memory that nothing has written",
+    "Something is computed from scratch memory, or from a result, before anything was written there.",
+    "Such memory holds whatever was there before. In a test that is often zero, in production it is not.",
+    "acc[...] += x_ref[...]",
+    """
+acc[...] = jnp.zeros_like(acc)
+acc[...] += x_ref[...]
+""",
+)
+_code(
     "RS902",
     "memory that is never used",
     "The kernel that is audited has an operand, scratch memory or a semaphore that nothing touches on any device.",
     "It takes up memory, and often it shows that another one was meant.",
     "def kernel(x_ref, o_ref, buffer, semaphore): o_ref[...] = x_ref[...]",
     "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
+)
+_code(
+    "RS903",
+    "a hop that is not promised",
+    "A DMA goes over a number of hops that is no power of two, on a chip whose documentation promises only those.",
+    "Neither compiler nor runtime checks it.",
+    'device_id={"x": jax.lax.rem(i + 3, n)}',
+    'device_id={"x": jax.lax.rem(i + 1, n)}',
+)
+_code(
+    "RS904",
+    "a tile does not divide its dimension",
+    "The last tile of the grid reaches over the end of the array.",
+    "What it holds there is meaningless. That is in order for operations that keep rows apart, and wrong in "
+    "sums over them.",
+    "pl.BlockSpec((8, 128), …)     # of [28, 128]",
+    "pl.BlockSpec((4, 128), …)",
+)
+_code(
+    "RS905",
+    "a shared collective_id",
+    "Kernels with one collective_id signal different devices. In this order nothing goes wrong.",
+    "In another order, or called one more time, one can satisfy the barrier of the other.",
+    """
+shift: collective_id=0
+exchange: collective_id=0
+""",
+    """
+shift: collective_id=0
+exchange: collective_id=1
+""",
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

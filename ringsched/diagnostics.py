@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 EXIT_RIGHT = 0
@@ -18,6 +18,7 @@ EXIT_UNDECIDED = 3
 EXIT_INTERNAL = 101
 
 WIDTH = 110  # columns of a rendered finding
+SHOWN_STEPS = 16  # of an interleaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One finding: a code of the catalogue, a sentence, the places, and what would mend it."""
+    """One finding: a code of the catalogue, a sentence, the places, and what would mend it.
+
+    `interleaving`: a run in which it happens, step by step.
+    """
 
     code: str
     message: str
@@ -52,6 +56,7 @@ class Diagnostic:
     secondary: tuple[Label, ...] = ()
     counterexample: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
+    interleaving: tuple[str, ...] = ()
     help: str | None = None
 
     def to_json(self) -> dict[str, object]:
@@ -66,6 +71,7 @@ class Diagnostic:
             "counterexample": dict(self.counterexample) if self.counterexample is not None else None,
             "help": self.help,
             "notes": list(self.notes),
+            **({"interleaving": list(self.interleaving)} if self.interleaving else {}),
         }
 
 
@@ -119,6 +125,8 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str]) -> str:
     if diagnostic.counterexample is not None:
         facts.append("counterexample: " + ", ".join(f"{k} = {v}" for k, v in diagnostic.counterexample.items()))
     facts.extend(diagnostic.notes)
+    if diagnostic.interleaving:
+        facts.append("\n".join(("so it happens:", *_shortened(diagnostic.interleaving))))
     if diagnostic.help is not None:
         facts.append(f"help: {diagnostic.help}")
     facts.append(f"more: ringsched explain {diagnostic.code}")
@@ -129,6 +137,16 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str]) -> str:
         lines.append(f"{gutter} = {first}")
         lines.extend(f"{gutter}   {line}" for line in rest)
     return "\n".join(lines)
+
+
+def _shortened(steps: Sequence[str]) -> list[str]:
+    """Long runs are cut in the middle."""
+    numbered = [f"{number}. {step}" for number, step in enumerate(steps, 1)]
+    if len(numbered) <= SHOWN_STEPS:
+        return numbered
+    half = SHOWN_STEPS // 2
+    left_out = len(numbered) - 2 * half
+    return [*numbered[:half], f"… {left_out} more steps, which --json shows", *numbered[-half:]]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ringsched.auditing import faults
-from ringsched.auditing.extract import extract
-from ringsched.auditing.layout import MARK, Layout, lay_out
-from ringsched.auditing.tracing import CHIP, Call, find_calls
+from ringsched.auditing.chips import chip_of
+from ringsched.auditing.expectation import Expect
+from ringsched.auditing.extract import Extracted, extract
+from ringsched.auditing.layout import lay_out
+from ringsched.auditing.manners import shared_ids
+from ringsched.auditing.tracing import CHIP, Device, find_calls
+from ringsched.auditing.values import Values, check_values
 from ringsched.auditing.walk import Undecided
-from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, Diagnostic, Label, exit_code, render
-from ringsched.program.trace import Execution, Wait
+from ringsched.auditing.words import findings
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, Diagnostic, exit_code, render
 from ringsched.schedule.loader import sources
-from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
 
 Verdict = Literal["right", "wrong", "undecided"]
-NOT_CHECKED = "not checked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What came out for one function: all its kernels, each on all devices.
 
-    `values` says whether what the kernels compute was checked; the verdict is about races, deadlock, leftover
-    semaphores and bounds.
+    `values`: how what the kernels compute compares with what was expected. The verdict is about that, races, deadlock,
+    leftover semaphores and bounds.
     """
 
     kernel: str
@@ -38,7 +39,7 @@ class AuditReport:
     calls: int
     diagnostics: tuple[Diagnostic, ...]
     seconds: float
-    values: str = NOT_CHECKED
+    values: Values = "not checked"
 
     @property
     def verdict(self) -> Verdict:
@@ -92,16 +93,18 @@ def audit(
     args: Sequence[Any],
     in_specs: Any,
     out_specs: Any,
+    expect: Expect | None = None,
     calls: int = 2,
     chip: str = CHIP,
 ) -> AuditReport:
     """See `ringsched.audit`."""
     start = time.perf_counter()
     names: tuple[str, ...] = ()
+    values: Values = "not checked"
     try:
         found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip)
-        names = tuple({id(call.eqn): call.name for device in found for call in device}.values())
-        diagnostics = _check(found, mesh_axes, calls)
+        names = tuple({id(call.eqn): call.name for device in found for call in device.calls}.values())
+        diagnostics, values = _check(found, mesh_axes, calls, expect, chip)
     except Undecided as error:
         diagnostics = [faults.undecided(error, {})]
     return AuditReport(
@@ -111,94 +114,46 @@ def audit(
         calls=calls,
         diagnostics=tuple(diagnostics),
         seconds=time.perf_counter() - start,
+        values=values,
     )
 
 
-def _check(found: Sequence[Sequence[Call]], mesh_axes: Mapping[str, int], calls: int) -> list[Diagnostic]:
-    extracted = extract(found, mesh_axes)
+def _check(
+    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str
+) -> tuple[list[Diagnostic], Values]:
+    extracted = extract(found, mesh_axes, chip_of(chip))
     if not extracted.complete:
-        return list(extracted.findings)
+        return list(extracted.findings), "not checked"
     execution, layout = lay_out(extracted.devices, tuple(mesh_axes.values()))
-    hazards = diagnose(check_hazards(execution, calls=calls), execution)
-    told = [_in_users_words(hazard, execution, layout, mesh_axes) for hazard in hazards]
-    return [*extracted.findings, *told]
+    report = check_hazards(execution, calls=calls)
+    told = findings(report, execution, layout, mesh_axes, calls)
+    told = _with_shared_ids(told, extracted, mesh_axes, calls)
+    if not report.ok or exit_code(extracted.findings) != EXIT_RIGHT:
+        return [*extracted.findings, *told], "not checked"
+    checked = check_values(extracted.devices, found, mesh_axes, expect)
+    return [*extracted.findings, *told, *checked.findings], checked.values
 
 
-_POSITION = re.compile(r"the wait at position (\d+) of the trace")
-_UNITS = re.compile(rf"(\w+){MARK}(?:\[(\d+)(?::(\d+))?\])?")
-
-
-def _in_users_words(
-    diagnostic: Diagnostic, execution: Execution, layout: Layout, mesh_axes: Mapping[str, int]
-) -> Diagnostic:
-    """Units as the indices that the user's source has, positions as lines, and ranks with their places on the mesh."""
-
-    def told(text: str) -> str:
-        return _POSITION.sub(wait, _UNITS.sub(region, text))
-
-    def wait(found: re.Match[str]) -> str:
-        return _wait_at(int(found[1]), execution)
-
-    def region(found: re.Match[str]) -> str:
-        name, start, stop = found.groups()
-        if start is None:
-            return name
-        return layout.describe(name, int(start), int(stop) if stop is not None else int(start) + 1)
-
-    scopes = [layout.buffers[name].role == "scoped" for name, _, _ in _UNITS.findall(diagnostic.message)]
-    if diagnostic.code in ("RS402", "RS403") and any(scopes):
-        diagnostic = _of_a_scope(diagnostic)
-
-    def labelled(label: Label) -> Label:
-        return replace(label, text=told(label.text))
-
-    return replace(
-        diagnostic,
-        message=told(diagnostic.message),
-        primary=None if diagnostic.primary is None else labelled(diagnostic.primary),
-        secondary=tuple(labelled(label) for label in diagnostic.secondary),
-        notes=(*(told(note) for note in diagnostic.notes), *_places(diagnostic, mesh_axes)),
-        help=None if diagnostic.help is None else told(diagnostic.help),
-    )
-
-
-def _of_a_scope(diagnostic: Diagnostic) -> Diagnostic:
-    """Memory of a run_scoped comes and goes with the scope, not with the kernel."""
-    primary = diagnostic.primary
-
-    def told(text: str) -> str:
-        return text.replace("the kernel", "the run_scoped")
-
-    return replace(
-        diagnostic,
-        message=told(diagnostic.message),
-        primary=None if primary is None else replace(primary, text=told(primary.text)),
-        help=None if diagnostic.help is None else told(diagnostic.help),
-    )
-
-
-def _wait_at(position: int, execution: Execution) -> str:
-    """The wait by its line, where all devices wait at the same one there."""
-    ops = [trace[position] for trace in execution.traces if position < len(trace)]
-    lines = {f"{op.origin.path}:{op.origin.line}" for op in ops if isinstance(op, Wait) and op.origin is not None}
-    return f"the wait in {lines.pop()}" if len(lines) == 1 else "a later wait"
-
-
-def _places(diagnostic: Diagnostic, mesh_axes: Mapping[str, int]) -> tuple[str, ...]:
-    """On a mesh of several axes: where the ranks that are spoken of are."""
-    if len(mesh_axes) < 2:
-        return ()
-    texts = (diagnostic.message, *diagnostic.notes)
-    ranks = sorted({int(rank) for text in texts for rank in re.findall(r"rank (\d+)", text)})
-    told = []
-    for rank in ranks:
-        place: list[str] = []
-        rest = rank
-        for axis, side in reversed(list(mesh_axes.items())):
-            place.insert(0, f"{axis}={rest % side}")
-            rest //= side
-        told.append(f"rank {rank} is at {', '.join(place)}")
-    return ("; ".join(told),) if told else ()
+def _with_shared_ids(
+    told: list[Diagnostic], extracted: Extracted, mesh_axes: Mapping[str, int], calls: int
+) -> list[Diagnostic]:
+    """Kernels with one collective_id that signal different devices: the reason why one is entered too early, or not."""
+    shared = shared_ids(extracted.kernels)
+    if not shared:
+        return told
+    early = [each for each in told if each.code in ("RS402", "RS524")]
+    alone = [
+        check_hazards(lay_out([[s for s in stays if s.kernel == k] for stays in extracted.devices], sides)[0], calls).ok
+        for sides in [tuple(mesh_axes.values())]
+        for k in range(len(extracted.kernels))
+    ]
+    if told and not (early and all(alone)):
+        return told
+    (first, second), reason = shared[0], early[0] if early else None
+    names = first.call.name, second.call.name
+    number = int(first.call.eqn.params["compiler_params"].collective_id)
+    finding = faults.shared_id(number, names, reason, (first.places.call, second.places.call))
+    return [finding, *(each for each in told if each not in early)]
 
 
 def _json(diagnostic: Diagnostic) -> dict[str, object]:

@@ -6,21 +6,20 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ringsched.auditing import faults
-from ringsched.auditing.kernel import KernelWalker
-from ringsched.auditing.layout import Stay
-from ringsched.auditing.memory import Buffer, whole
-from ringsched.auditing.names import Names, argument_names, buffer
+from ringsched.auditing.blocks import GridBlock, KernelMemory, box_of, content_of, memory_of
+from ringsched.auditing.chips import Chip
+from ringsched.auditing.kernel import Kernel, KernelWalker
+from ringsched.auditing.layout import Result, Stay
+from ringsched.auditing.manners import manners
+from ringsched.auditing.names import Names
 from ringsched.auditing.places import Places, place_of, sub_jaxprs
-from ringsched.auditing.recorded import Access, Copy, Fault
+from ringsched.auditing.recorded import Access, Fault
 from ringsched.auditing.scalars import Unknown
-from ringsched.auditing.tracing import Call
+from ringsched.auditing.tracing import Call, Device
 from ringsched.auditing.walk import Undecided
 from ringsched.diagnostics import Diagnostic
-from ringsched.program.program import BARRIER
-from ringsched.program.trace import Signal, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,52 +27,20 @@ class Extracted:
     """`devices[rank]`: its kernels in order. With a finding that ends the walk there are none (`complete` is false)."""
 
     devices: tuple[tuple[Stay, ...], ...]
+    kernels: tuple[Kernel, ...]
     findings: tuple[Diagnostic, ...]
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block of the grid: the window that the kernel sees, and which part of the array it is at a grid step."""
-
-    window: Buffer
-    mapping: Any
-    is_output: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """What the kernel's refs are, in order. `tables`: the scalar operands, with their positions among all operands."""
-
-    refs: tuple[Buffer, ...]
-    blocks: tuple[_Block, ...]
-    tables: tuple[tuple[int, Buffer], ...]
-
-    @property
-    def distinct(self) -> tuple[Buffer, ...]:
-        return tuple(dict.fromkeys(self.refs))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kernel:
-    """A pallas_call of the function, and what is the same for all devices that make it."""
-
-    call: Call
-    places: Places
-    names: Names
-    memory: _Memory
-    walkers: list[KernelWalker]
-
-
-def extract(devices: Sequence[Sequence[Call]], mesh_axes: Mapping[str, int]) -> Extracted:
-    """Walks all kernels on every device; never raises for what the user wrote."""
+def extract(devices: Sequence[Device], mesh_axes: Mapping[str, int], chip: Chip | None = None) -> Extracted:
+    """Walks all kernels on every device; never raises for what the user wrote. chip: whose limits are looked at."""
     names = Names()
-    kernels: dict[int, _Kernel] = {}
+    kernels: dict[int, Kernel] = {}
     stays: list[tuple[Stay, ...]] = []
     found: list[Diagnostic] = []
     for rank, place in enumerate(itertools.product(*(range(size) for size in mesh_axes.values()))):
         coordinates, path = dict(zip(mesh_axes, place, strict=True)), []
-        for call in devices[rank]:
+        for call in devices[rank].calls:
             try:
                 if id(call.eqn) not in kernels:
                     kernels[id(call.eqn)] = _kernel(call, names)
@@ -81,7 +48,7 @@ def extract(devices: Sequence[Sequence[Call]], mesh_axes: Mapping[str, int]) -> 
                 walker = KernelWalker(rank, coordinates, dict(mesh_axes), kernel.places, names)
                 kernel.walkers.append(walker)
                 _walk(walker, call, kernel.memory)
-                path.append(Stay(tuple(walker.ops), kernel.memory.distinct))
+                path.append(_stay(walker, call, kernel.memory, list(kernels).index(id(call.eqn))))
             except Undecided as error:
                 found.append(faults.undecided(error, {"rank": rank}))
             except Fault as fault:
@@ -91,22 +58,23 @@ def extract(devices: Sequence[Sequence[Call]], mesh_axes: Mapping[str, int]) -> 
     if not found:
         found += [each for kernel in kernels.values() for each in _across_devices(kernel.walkers)]
     if found:
-        return Extracted(devices=(), findings=_first_of_each(found), complete=False)
-    found = [each for kernel in kernels.values() for each in _manners(kernel)]
-    return Extracted(devices=tuple(stays), findings=_first_of_each(found), complete=True)
+        return Extracted(devices=(), kernels=(), findings=_first_of_each(found), complete=False)
+    found = [each for kernel in kernels.values() for each in manners(kernel, chip)]
+    findings = _first_of_each(found)
+    return Extracted(devices=tuple(stays), kernels=tuple(kernels.values()), findings=findings, complete=True)
 
 
-def _kernel(call: Call, names: Names) -> _Kernel:
+def _kernel(call: Call, names: Names) -> Kernel:
     places = Places(call.eqn)
     names.note_uses(call.eqn.params["jaxpr"], sub_jaxprs)
     _check_supported(call, places)
-    return _Kernel(call, places, names, _memory(call, names, places), [])
+    return Kernel(call, places, names, memory_of(call, names, places), [])
 
 
-def _order_unknown(devices: Sequence[Sequence[Call]]) -> list[Diagnostic]:
+def _order_unknown(devices: Sequence[Device]) -> list[Diagnostic]:
     """A kernel in a long loop is taken for two rounds of it, which is enough only if there is no other kernel."""
-    distinct = {id(call.eqn) for calls in devices for call in calls}
-    repeated = [call for calls in devices for call in calls if call.repeated]
+    distinct = {id(call.eqn) for device in devices for call in device.calls}
+    repeated = [call for device in devices for call in device.calls if call.repeated]
     if not repeated or len(distinct) == 1:
         return []
     reason = "a kernel is called in a long loop, and there are others"
@@ -131,52 +99,23 @@ def _check_supported(call: Call, places: Places) -> None:
         raise Undecided("its grid has more than 100,000 steps", places.call)
 
 
-def _memory(call: Call, names: Names, places: Places) -> _Memory:
-    params = call.eqn.params
-    grid, jaxpr = params["grid_mapping"], params["jaxpr"]
-    given = argument_names(jaxpr, len(jaxpr.invars))
-    tables = grid.num_index_operands
-    arrays = len(grid.block_mappings)
-    aliases = {output: source - tables for source, output in params["input_output_aliases"]}
-    refs: list[Buffer] = []
-    blocks: list[_Block] = []
-    for number, variable in enumerate(jaxpr.invars):
-        mapping = grid.block_mappings[number - tables] if tables <= number < tables + arrays else None
-        output = number - tables - grid.num_inputs
-        if mapping is None:
-            role = "operand" if number < tables else "scratch"
-            refs.append(buffer(names.fresh(given[number]), variable.aval, role))
-        elif output >= 0 and output in aliases:
-            refs.append(_shared(refs, tables + aliases[output], variable, _is_whole(mapping, grid.grid), places))
-        elif _is_whole(mapping, grid.grid):
-            refs.append(buffer(names.fresh(given[number]), variable.aval, "result" if output >= 0 else "operand"))
-        else:
-            refs.append(buffer(names.fresh(given[number]), variable.aval, "window"))
-            if refs[-1].space not in ("vmem", "smem"):
-                raise Undecided(f"{refs[-1].name} is a block of an array that is not copied into VMEM", places.call)
-            blocks.append(_Block(refs[-1], mapping, output >= 0))
-    scalars = ((k, ref) for k, ref in enumerate(refs) if ref.role == "operand" and ref.space == "smem")
-    return _Memory(tuple(refs), tuple(blocks), tuple(scalars))
+def _stay(walker: KernelWalker, call: Call, memory: KernelMemory, number: int) -> Stay:
+    operands = zip(memory.refs[: memory.inputs], call.operands, strict=True)
+    outputs = memory.refs[memory.inputs : memory.inputs + memory.outputs]
+    results = zip(outputs, call.eqn.outvars, strict=True)
+    return Stay(
+        kernel=number,
+        ops=tuple(walker.ops),
+        memory=memory.distinct,
+        operands=tuple((ref, value) for ref, value in operands if ref.role != "window"),
+        results=tuple(
+            Result(ref.name, tuple(out.aval.shape), out.aval.dtype, None if ref.role == "window" else ref)
+            for ref, out in results
+        ),
+    )
 
 
-def _shared(refs: list[Buffer], number: int, variable: Any, is_whole: bool, places: Places) -> Buffer:
-    """A result that is the same memory as an operand; both refs are of one buffer."""
-    operand = refs[number] if number >= 0 else None
-    result = buffer(operand.name, variable.aval, "shared") if operand is not None else None
-    if operand is None or result is None or not is_whole or operand.role != "operand":
-        raise Undecided("input_output_aliases of a block of the grid or of a scalar operand", places.call)
-    if operand.space not in ("hbm", "any") or result.space not in ("hbm", "any") or operand.shape != result.shape:
-        raise Undecided("input_output_aliases of an operand that is not in HBM", places.call)
-    refs[number] = result
-    return result
-
-
-def _is_whole(mapping: Any, grid: tuple[int, ...]) -> bool:
-    """Whether the block is the whole array at every step, so that nothing is copied in between."""
-    return tuple(mapping.transformed_block_aval.shape) == tuple(mapping.array_aval.shape)
-
-
-def _walk(walker: KernelWalker, call: Call, memory: _Memory) -> None:
+def _walk(walker: KernelWalker, call: Call, memory: KernelMemory) -> None:
     grid = call.eqn.params["grid_mapping"].grid
     walker.grid = tuple(int(side) for side in grid)
     walker.barrier = int(getattr(call.eqn.params["compiler_params"], "collective_id", None) or 0)
@@ -188,12 +127,12 @@ def _walk(walker: KernelWalker, call: Call, memory: _Memory) -> None:
         walker.program = step
         for k, block in enumerate(memory.blocks):
             if number == 0 or indices[number][k] != indices[number - 1][k]:
-                walker.refresh(block.window)
+                walker.refresh(block.window, content_of(block, indices[number][k], call))
         walker.run(call.eqn.params["jaxpr"], [], memory.refs)
         for k, block in enumerate(memory.blocks):
             if block.is_output and (number + 1 == len(steps) or indices[number + 1][k] != indices[number][k]):
-                note = f"the grid stores block {block.window.name}"
-                walker.access("read", whole(block.window), walker.places.call, note)
+                starts, sizes = box_of(block, indices[number][k])
+                walker.store(block.window, block.number, starts, sizes)
     _check_cores(walker, call)
 
 
@@ -205,7 +144,9 @@ def _check_cores(walker: KernelWalker, call: Call) -> None:
         raise Undecided("a parallel dimension of the grid and semaphores", walker.places.call)
 
 
-def _block_index(block: _Block, step: tuple[int, ...], walker: KernelWalker, memory: _Memory) -> tuple[int, ...]:
+def _block_index(
+    block: GridBlock, step: tuple[int, ...], walker: KernelWalker, memory: KernelMemory
+) -> tuple[int, ...]:
     """Which block it is at a grid step; where the index map does not tell, one that no other step has."""
     closed = block.mapping.index_map_jaxpr
     scalars = len(closed.jaxpr.invars) - len(step)
@@ -228,45 +169,4 @@ def _across_devices(walkers: Sequence[KernelWalker]) -> list[Diagnostic]:
             if any(other.scopes[site] != 1 for other in walkers):
                 reason = f"{name} is reached on another device, and its run_scoped is not entered once on each"
                 found.append(faults.undecided(Undecided(reason, span), walker.at))
-    return found
-
-
-def _manners(kernel: _Kernel) -> list[Diagnostic]:
-    """Findings that leave the traces as they are."""
-    call, walkers, memory, places = kernel.call, kernel.walkers, kernel.memory, kernel.places
-    found = []
-    written: dict[str, tuple[Buffer, Any, KernelWalker]] = {}
-    used: set[str] = set()
-    barrier = None
-    for walker in walkers:
-        for op in walker.ops:
-            match op:
-                case Access():
-                    used.add(op.region.buffer.name)
-                    if op.kind == "write":
-                        written.setdefault(op.region.buffer.name, (op.region.buffer, op.origin, walker))
-                case Copy():
-                    used.update((op.source.buffer.name, op.target.buffer.name, op.received[0]))
-                    used.update(() if op.sent is None else (op.sent[0],))
-                    written.setdefault(op.target.buffer.name, (op.target.buffer, op.origin, walker))
-                case Wait() | Signal():
-                    used.add(op.semaphore[0])
-                    if op.semaphore[0] == BARRIER and barrier is None:
-                        barrier = op
-    for target, origin, walker in written.values():
-        if target.role == "operand" and target.space in ("hbm", "any"):
-            found.append(faults.operand_written(target, origin, walker.at))
-    for each in memory.distinct:
-        if each.role == "result" and each.name not in written and 0 not in each.shape:
-            found.append(faults.never_written(each, places.call, walkers[0].at))
-        elif each.name not in used and each.role in ("operand", "scratch", "semaphore"):
-            kind = {"operand": "operand", "scratch": "scratch memory"}.get(each.role, "semaphore")
-            found.append(faults.unused(kind, each.name, places.call))
-    params = call.eqn.params["compiler_params"]
-    number = getattr(params, "collective_id", None)
-    if barrier is not None and number is None:
-        found.append(faults.barrier_without_id(barrier.origin))
-    lenient = getattr(params, "allow_collective_id_without_custom_barrier", False)
-    if barrier is None and number is not None and not lenient:
-        found.append(faults.id_without_barrier(int(number), places.call))
     return found

@@ -1,12 +1,15 @@
 """Words for what the walk itself finds.
 
 RS431 out of bounds · RS432 a DMA of unequal ends · RS433 an operand is written · RS434 a result is never written
-RS521 collective_id and barrier · RS522 LOGICAL on several axes · RS523 no such device · RS702 undecided · RS902 unused
+RS435 … or in part · RS521 collective_id and barrier · RS522 LOGICAL on several axes · RS523 no such device
+RS525 a shared collective_id · RS621 semaphores · RS622 VMEM · RS702 undecided · RS703 values undecided
+RS801 a wrong value · RS802 it depends on unwritten memory · RS902 unused · RS903 a hop · RS904 a tile
+RS905 a shared collective_id, in order
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ringsched.auditing.memory import Buffer, OutOfBounds, Region
 from ringsched.auditing.walk import Undecided
@@ -120,3 +123,129 @@ def unused(kind: str, name: str, span: Span | None) -> Diagnostic:
         primary=label(span, "the kernel"),
         help="drop it, or use it",
     )
+
+
+def partly_written(
+    name: str,
+    where: tuple[int, ...],
+    missing: int,
+    total: int,
+    rank: int,
+    span: Span | None,
+    at: Mapping[str, int],
+) -> Diagnostic:
+    return Diagnostic(
+        code="RS435",
+        message=f"nothing writes {name}[{_index(where)}] on rank {rank}, nor {missing - 1} other elements of {total}",
+        primary=label(span, "the kernel"),
+        counterexample=at,
+        help="let the grid, and the DMAs, cover all of it: round the number of tiles up, not down",
+    )
+
+
+def meaningless(
+    name: str, where: tuple[int, ...], rank: int, culprit: str | None, span: Span | None, at: Mapping[str, int]
+) -> Diagnostic:
+    source = f"what {culprit} holds before anything writes it" if culprit else "memory that nothing has written"
+    return Diagnostic(
+        code="RS802",
+        message=f"{name}[{_index(where)}] of rank {rank} depends on {source}",
+        primary=label(span, f"reads {culprit} before it is written" if culprit else "the kernel"),
+        counterexample=at,
+        help=f"write {culprit or 'the memory'} before it is read; scratch memory and results are not zero at the start",
+    )
+
+
+def wrong_value(
+    name: str,
+    where: tuple[int, ...],
+    rank: int,
+    values: tuple[object, object],
+    notes: tuple[str, ...],
+    span: Span | None,
+    at: Mapping[str, int],
+) -> Diagnostic:
+    got, want = values
+    return Diagnostic(
+        code="RS801",
+        message=f"{name}[{_index(where)}] of rank {rank} is {_number(got)}, expected {_number(want)}",
+        primary=label(span, "writes it last"),
+        counterexample=at,
+        notes=notes,
+        help="no order of events makes it right: look at which chunk is sent, added or stored here",
+    )
+
+
+def values_open(reason: str) -> Diagnostic:
+    return Diagnostic(
+        code="RS703",
+        message=f"values are not known: {reason}",
+        help="races, deadlock and leftovers are decided; what the kernels compute is not",
+    )
+
+
+def _index(where: tuple[int, ...]) -> str:
+    return ", ".join(map(str, where))
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def uneven_tile(name: str, dimension: int, tile: int, side: int, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        code="RS904",
+        message=f"the tile {tile} of {name} does not divide dimension {dimension}, which has {side}",
+        primary=label(span, f"the last tile has {side % tile} of its own, and what follows is meaningless"),
+        help="mask what is read from it where it is summed, or pad the array",
+    )
+
+
+def too_many_semaphores(count: int, limit: int, chip: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        code="RS621",
+        message=f"the kernel has {count} semaphores, and {chip} has room for {limit}",
+        primary=label(span, "the kernel"),
+        help="use semaphores again once all that counts on them has been waited for: one for each slot, not each step",
+    )
+
+
+def too_much_vmem(count: int, limit: int, chip: str, parts: Sequence[tuple[str, int]], span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        code="RS622",
+        message=f"the kernel takes {_size(count)} of VMEM, and a core of {chip} has {_size(limit)}",
+        primary=label(span, "the kernel"),
+        notes=(f"most of it: {', '.join(f'{name} {_size(size)}' for name, size in parts)}",) if parts else (),
+        help="leave large operands in HBM (memory_space=pltpu.HBM) and bring tiles in by DMA, or make blocks smaller",
+    )
+
+
+def odd_hop(axis: str, hop: int, chip: str, span: Span | None, at: Mapping[str, int]) -> Diagnostic:
+    return Diagnostic(
+        code="RS903",
+        message=f"a DMA over {hop} hops along {axis}; {chip} is only promised to route powers of two",
+        primary=label(span, "goes there"),
+        counterexample=at,
+        help="send to a neighbour, or over 2, 4, 8 … hops",
+    )
+
+
+def shared_id(
+    number: int, names: tuple[str, str], early: Diagnostic | None, spans: tuple[Span | None, Span | None]
+) -> Diagnostic:
+    """early: what goes wrong for that reason; None where nothing does."""
+    message = f"{names[0]} and {names[1]} share collective_id={number} and signal different devices"
+    here, there = (label(span, "a kernel with this collective_id") for span in spans)
+    return Diagnostic(
+        code="RS905" if early is None else "RS525",
+        message=message if early is None else f"{message}: {early.message}",
+        primary=here if early is None or early.primary is None else early.primary,
+        secondary=tuple(each for each in (here, there) if each is not None),
+        counterexample=None if early is None else early.counterexample,
+        notes=("nothing goes wrong here, in this order",) if early is None else early.notes,
+        help="give kernels whose devices signal other devices a collective_id of their own",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"

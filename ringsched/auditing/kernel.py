@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ringsched.auditing import faults
+from ringsched.auditing.blocks import KernelMemory
+from ringsched.auditing.data import Added, Reading
 from ringsched.auditing.devices import rank_of
 from ringsched.auditing.memory import Buffer, OutOfBounds, Region, resolve, view, whole
 from ringsched.auditing.names import BARRIER_BUFFER, Names
 from ringsched.auditing.places import Places
-from ringsched.auditing.recorded import Access, Copy, Fault, Frame, Recorded
+from ringsched.auditing.recorded import Access, Copy, Fault, Frame, Recorded, Stored
 from ringsched.auditing.scalars import UNKNOWN, Unknown, known
+from ringsched.auditing.tracing import Call
 from ringsched.auditing.walk import Undecided, Walker
 from ringsched.diagnostics import Span
 from ringsched.program.trace import SemaphoreKey, Signal, Wait
@@ -70,9 +74,9 @@ class KernelWalker(Walker):
                 return [self._of_grid(self.grid, eqn)]
             case "get":
                 return [self._read(view(values[0], params["tree"].unflatten(values[1:]), self.place(eqn)), eqn)]
-            case "swap" | "addupdate" as name:
+            case "swap" | "addupdate":
                 region = view(values[0], params["tree"].unflatten(values[2:]), self.place(eqn))
-                return self._swap(region, values[1] if name == "swap" else UNKNOWN, eqn)
+                return self._swap(region, values[1], eqn)
             case "masked_load":
                 ref, transforms, mask, _ = params["args_tree"].unflatten(values)
                 self._no_mask(mask, eqn)
@@ -126,37 +130,39 @@ class KernelWalker(Walker):
 
     # -- the core's own accesses
 
-    def access(self, kind: Any, region: Region, origin: Span | None, note: str = "") -> None:
-        """Records one, unless the core has done the same since it last started, signalled or waited for something."""
-        key = (kind, region.buffer, region.ranges)
-        if key in self._since or not region.elements:
+    def access(self, kind: Any, region: Region, value: Any, origin: Span | None, note: str = "") -> None:
+        """Records one; `value` as in Access."""
+        if not region.elements:
             return
+        key = (kind, region.buffer, region.ranges)
+        repeated = key in self._since
         self._since.add(key)
         note = note or (f"read {region}" if kind == "read" else f"write {region}")
-        self.ops.append(Access(kind=kind, region=region, note=note, origin=origin))
+        self.ops.append(Access(kind=kind, region=region, value=value, repeated=repeated, note=note, origin=origin))
 
     def record(self, op: Recorded) -> None:
         self._since.clear()
         self.ops.append(op)
 
     def _read(self, region: Region, eqn: Any) -> Any:
-        self.access("read", region, self.place(eqn))
+        reading = Reading(region)
+        self.access("read", region, reading, self.place(eqn))
         if region.buffer.space != "smem" or region.buffer.name not in self.content:
-            return UNKNOWN
+            return reading
         values, is_known = self.content[region.buffer.name]
         if not np.all(is_known[region.pieces()]):
-            return UNKNOWN
+            return reading
         self.peeked.setdefault(region.buffer.name, self.place(eqn))
         return known(np.array(values[region.pieces()]).reshape(region.shape))
 
     def _swap(self, region: Region, value: Any, eqn: Any) -> list[Any]:
         """A write; also a read where somebody uses the old value."""
-        old = UNKNOWN
-        if eqn.primitive.name == "addupdate" or self.names.is_used(eqn):
-            old = self._read(region, eqn)
-        self.access("write", region, self.place(eqn))
-        self._set(region, value)
-        return [] if eqn.primitive.name == "addupdate" else [old]
+        adds = eqn.primitive.name == "addupdate"
+        old = self._read(region, eqn) if adds or self.names.is_used(eqn) else UNKNOWN
+        new = Added(old, value) if adds else value
+        self.access("write", region, new, self.place(eqn))
+        self._set(region, new)
+        return [] if adds else [old]
 
     def _set(self, region: Region, value: Any) -> None:
         if region.buffer.space != "smem":
@@ -174,10 +180,16 @@ class KernelWalker(Walker):
         """A scalar operand, where its values are known outside the kernel."""
         self._set(whole(table), value)
 
-    def refresh(self, window: Buffer) -> None:
+    def refresh(self, window: Buffer, block: Any) -> None:
         """The grid puts another block there."""
-        self.access("write", whole(window), self.places.call, f"the grid gives {window.name} another block")
+        self.access("write", whole(window), block, self.places.call, f"the grid gives {window.name} another block")
         self._set(whole(window), UNKNOWN)
+
+    def store(self, window: Buffer, number: int, starts: tuple[int, ...] | None, sizes: tuple[int, ...]) -> None:
+        """The grid copies a block out, into the kernel's result `number`."""
+        region = whole(window)
+        self.access("read", region, Reading(region), self.places.call, f"the grid stores block {window.name}")
+        self.ops.append(Stored(region=region, number=number, starts=starts, sizes=sizes))
 
     # -- DMAs and semaphores
 
@@ -268,3 +280,14 @@ class KernelWalker(Walker):
         results = self.run(jaxpr, values, buffers)
         self.record(Frame(enters=False, buffers=buffers))
         return results
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A pallas_call of the function, what is the same for all devices that make it, and their walkers."""
+
+    call: Call
+    places: Places
+    names: Names
+    memory: KernelMemory
+    walkers: list[KernelWalker]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
 
 from ringsched.auditing.memory import Buffer, Range, Region, subscript
-from ringsched.auditing.recorded import Access, Copy, Frame, Recorded
+from ringsched.auditing.recorded import Access, Copy, Frame, Recorded, Stored
 from ringsched.auditing.walk import Undecided
 from ringsched.diagnostics import Span
 from ringsched.program import trace
@@ -80,11 +80,28 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """One device in one kernel. `memory`: what exists from the entry to the exit, semaphores included."""
+class Result:
+    """A result of a kernel. `memory`: what it is in the end, None where the grid stores it block by block."""
 
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    memory: Buffer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One device in one kernel, the function's `kernel`-th.
+
+    `memory`: what exists from the entry to the exit, semaphores included. `operands`: memory that holds a value when
+    the kernel begins.
+    """
+
+    kernel: int
     ops: tuple[Recorded, ...]
     memory: tuple[Buffer, ...]
+    operands: tuple[tuple[Buffer, Any], ...]
+    results: tuple[Result, ...]
 
 
 def lay_out(devices: Sequence[Sequence[Stay]], sides: tuple[int, ...]) -> tuple[trace.Execution, Layout]:
@@ -117,7 +134,7 @@ def lay_out(devices: Sequence[Sequence[Stay]], sides: tuple[int, ...]) -> tuple[
                 case Frame():
                     for buffer in op.buffers:
                         note(buffer, (), None)
-                case trace.Wait() | trace.Signal():
+                case trace.Wait() | trace.Signal() | Stored():
                     pass
                 case _:
                     assert_never(op)
@@ -132,6 +149,8 @@ def _stay(layout: Layout, stay: Stay) -> Iterator[trace.Op]:
     yield trace.Enter(blocks=blocks, semaphores=semaphores)
     for op in stay.ops:
         match op:
+            case Access(repeated=True) | Stored():
+                pass
             case Access():
                 yield from _access(layout, op)
             case Copy():

@@ -53,11 +53,15 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A box of a buffer: one range for each dimension. `shape` is that of the view."""
+    """A box of a buffer: one range for each dimension.
+
+    `shape` is that of the view, `axes` the dimension of the buffer behind each of its dimensions (None: of size 1).
+    """
 
     buffer: Buffer
     ranges: tuple[Range, ...]
     shape: tuple[int, ...]
+    axes: tuple[int | None, ...]
 
     @property
     def elements(self) -> int:
@@ -76,6 +80,11 @@ class Region:
     def pieces(self) -> tuple[slice, ...]:
         """As an index of numpy."""
         return tuple(slice(r.start, r.stop, r.stride) for r in self.ranges)
+
+    def order(self) -> tuple[int, ...]:
+        """The buffer's dimensions as the view has them; those that it does not show, all of size 1, come last."""
+        shown = [d for d in self.axes if d is not None]
+        return (*shown, *(d for d in range(len(self.ranges)) if d not in shown))
 
 
 def subscript(ranges: tuple[Range, ...], shape: tuple[int, ...]) -> str:
@@ -102,7 +111,7 @@ class OutOfBounds(Exception):
 
 
 def whole(buffer: Buffer) -> Region:
-    return Region(buffer, tuple(Range(0, side) for side in buffer.shape), buffer.shape)
+    return Region(buffer, tuple(Range(0, side) for side in buffer.shape), buffer.shape, tuple(range(len(buffer.shape))))
 
 
 def resolve(ref: Any, span: Span | None) -> Region:
@@ -133,7 +142,7 @@ def view(buffer: Any, transforms: Any, span: Span | None) -> Region:
             case _:
                 raise Undecided(f"the view `{type(transform).__name__}` of a ref is not known to the audit", span)
     shape = tuple(1 if d is None else ranges[d].count for d in shown)
-    return Region(buffer, tuple(ranges), shape)
+    return Region(buffer, tuple(ranges), shape, tuple(shown))
 
 
 def _index(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ringsched.auditing.memory import Buffer, Region
 from ringsched.diagnostics import Diagnostic, Span
@@ -12,10 +12,16 @@ from ringsched.program.trace import SemaphoreKey, Signal, Wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The core reads or writes a region."""
+    """The core reads or writes a region.
+
+    `value`: what it writes, or the Reading that it makes. `repeated`: the core has done the same since it last
+    started, signalled or waited for something, so that for races it is nothing new.
+    """
 
     kind: Literal["read", "write"]
     region: Region
+    value: Any
+    repeated: bool
     note: str
     origin: Span | None
 
@@ -42,7 +48,17 @@ class Frame:
     buffers: tuple[Buffer, ...]
 
 
-Recorded = Access | Copy | Frame | Wait | Signal
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The grid has copied a block out: `region` is now a part of the kernel's result `number`, from `starts` on."""
+
+    region: Region
+    number: int
+    starts: tuple[int, ...] | None
+    sizes: tuple[int, ...]
+
+
+Recorded = Access | Stored | Copy | Frame | Wait | Signal
 
 
 class Fault(Exception):

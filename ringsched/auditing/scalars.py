@@ -49,7 +49,7 @@ def evaluate(
         return _select(values, dtype, shape)
     if any(isinstance(value, Unknown) for value in values):
         return _absorbing(name, values, dtype, shape)
-    operation = _OPERATIONS.get(name)
+    operation = OPERATIONS.get(name)
     if operation is None:
         return UNKNOWN
     arrays = [np.asarray(value, dtype=kind) for value, kind in zip(values, operands, strict=True)]
@@ -203,7 +203,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {  # exact on ints; the result is then w
     "multiple_of": lambda x: x,
 }
 
-_OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
+OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "add": lambda v, p: v[0] + v[1],
     "add_any": lambda v, p: v[0] + v[1],
     "sub": lambda v, p: v[0] - v[1],

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from ringsched.auditing.data import Argument, KernelResult, Lost, outcomes
 from ringsched.auditing.places import place_of, sub_jaxprs
-from ringsched.auditing.scalars import UNKNOWN
 from ringsched.auditing.walk import Undecided, Walker
 from ringsched.diagnostics import Span
 
@@ -47,7 +47,7 @@ class AuditError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A pallas_call as one device comes upon it. `operands`: their values, UNKNOWN where they are data.
+    """A pallas_call as one device comes upon it. `operands`: their values, those that are data as Data.
 
     `repeated`: it is in a long loop, and stands for all its rounds.
     """
@@ -62,6 +62,18 @@ class Call:
         return str(params.get("name") or getattr(params["jaxpr"].debug_info, "func_name", None) or "kernel")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """What one device does in the function: its kernels, in order, and what it returns.
+
+    `arguments`: shape and dtype of its shard of each.
+    """
+
+    calls: tuple[Call, ...]
+    results: tuple[Any, ...]
+    arguments: tuple[Any, ...]
+
+
 def find_calls(
     function: Callable[..., Any],
     mesh_axes: Mapping[str, int],
@@ -69,8 +81,8 @@ def find_calls(
     in_specs: Any,
     out_specs: Any,
     chip: str = CHIP,
-) -> tuple[tuple[Call, ...], ...]:
-    """The pallas_calls of each device, in the order in which it makes them. Raises AuditError, Undecided."""
+) -> tuple[Device, ...]:
+    """Each device with its pallas_calls. Raises AuditError, Undecided."""
     if not mesh_axes or any(size < 1 for size in mesh_axes.values()):
         raise AuditError("a mesh has at least one axis, and each has at least one device")
     shapes = [shape_of(arg) for arg in args]
@@ -78,9 +90,14 @@ def find_calls(
     found = []
     for place in itertools.product(*(range(size) for size in mesh_axes.values())):
         finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes))
-        finder.run(closed.jaxpr, closed.consts, [UNKNOWN] * len(closed.jaxpr.invars))
-        found.append(tuple(finder.calls))
-    if not any(found):
+        arguments = [Argument(number) for number in range(len(closed.jaxpr.invars))]
+        results = finder.run(closed.jaxpr, closed.consts, arguments)
+        found.append(
+            Device(
+                tuple(finder.calls), tuple(results), tuple(finder.shards[number] for number in range(len(arguments)))
+            )
+        )
+    if not any(device.calls for device in found):
         raise AuditError("the function calls no Pallas kernel")
     return tuple(found)
 
@@ -163,6 +180,7 @@ class _Finder(Walker):
     def __init__(self, coordinates: dict[str, int], sizes: dict[str, int]) -> None:
         super().__init__(coordinates, sizes)
         self.calls: list[Call] = []
+        self.shards: dict[int, Any] = {}
         self._repeats = 0
 
     def place(self, eqn: Any) -> Span | None:
@@ -174,13 +192,14 @@ class _Finder(Walker):
                 if len(self.calls) >= MOST_CALLS:
                     raise Undecided(f"it calls more than {MOST_CALLS} kernels", self.place(eqn))
                 self.calls.append(Call(eqn, tuple(values), self._repeats > 0))
-                return [UNKNOWN] * len(eqn.outvars)
+                return [KernelResult(len(self.calls) - 1, number) for number in range(len(eqn.outvars))]
             case "shard_map":
+                for value, variable in zip(values, eqn.params["jaxpr"].invars, strict=True):
+                    if isinstance(value, Argument):  # constants of the function come in as operands, too
+                        self.shards[value.number] = variable.aval
                 return self.enter(eqn.params["jaxpr"], values)
-            case "while" | "cond" if not _calls_kernels(eqn):
-                return [UNKNOWN] * len(eqn.outvars)
-            case "scan" if not _calls_kernels(eqn):
-                return [UNKNOWN] * len(eqn.outvars)
+            case "while" | "cond" | "scan" if not _calls_kernels(eqn):
+                return outcomes(eqn, values)
             case "scan" if eqn.params["length"] > LONG_LOOP:
                 return self._repeat(eqn)
             case _:
@@ -199,9 +218,10 @@ class _Finder(Walker):
         """One round for all: with nothing known of what is carried from round to round."""
         (inner,) = sub_jaxprs(eqn)
         self._repeats += 1
-        self.run(inner, [UNKNOWN] * len(inner.constvars), [UNKNOWN] * len(inner.invars))
+        unknown = Lost("a kernel in a long loop")
+        self.run(inner, [unknown] * len(inner.constvars), [unknown] * len(inner.invars))
         self._repeats -= 1
-        return [UNKNOWN] * len(eqn.outvars)
+        return [unknown] * len(eqn.outvars)
 
 
 def _calls_kernels(eqn: Any) -> bool:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from jax._src import core
 
+from ringsched.auditing.data import Constant, Part, Stacked, outcomes
 from ringsched.auditing.scalars import UNKNOWN, Unknown, evaluate, known
 from ringsched.diagnostics import Span
 
 MOST_STEPS = 1_000_000  # operations of one device
 
-_CALLS = {
+CALLS = {
     "pjit",
     "jit",
     "closed_call",
@@ -100,15 +101,15 @@ class Walker:
                 return self._while(eqn, values)
             case "scan":
                 return self._scan(eqn, values)
-        if name in _CALLS:
-            inner = next((eqn.params[key] for key in _JAXPRS if key in eqn.params), None)
-            if inner is not None and len(_open(inner)[0].invars) == len(values):
+        if name in CALLS:
+            inner = inner_jaxpr(eqn.params)
+            if inner is not None and len(opened(inner)[0].invars) == len(values):
                 return self.enter(inner, values)
         return self._other(eqn, values)
 
     def enter(self, closed: Any, values: Sequence[Any]) -> list[Any]:
         """Runs a jaxpr that an operation carries."""
-        jaxpr, consts = _open(closed)
+        jaxpr, consts = opened(closed)
         return self.run(jaxpr, [_known(c) for c in consts], values)
 
     def _other(self, eqn: Any, values: list[Any]) -> list[Any]:
@@ -121,8 +122,9 @@ class Walker:
         if len(eqn.outvars) == 1 and hasattr(eqn.outvars[0].aval, "shape"):
             aval = eqn.outvars[0].aval
             kinds = [getattr(atom.aval, "dtype", None) for atom in eqn.invars]
-            return [evaluate(name, values, eqn.params, kinds, aval.dtype, aval.shape)]
-        return [UNKNOWN] * len(eqn.outvars)
+            result = evaluate(name, values, eqn.params, kinds, aval.dtype, aval.shape)
+            return outcomes(eqn, values) if result is UNKNOWN else [result]
+        return outcomes(eqn, values)
 
     def _axis_index(self, eqn: Any) -> int:
         names = eqn.params["axis_name"]
@@ -138,7 +140,7 @@ class Walker:
         if eqn.effects:
             what = "the number of rounds of a loop" if eqn.primitive.name == "while" else "a condition"
             raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn))
-        return [UNKNOWN] * len(eqn.outvars)
+        return outcomes(eqn, values)
 
     def _cond(self, eqn: Any, values: list[Any]) -> list[Any]:
         which, *rest = values
@@ -160,22 +162,34 @@ class Walker:
             carry = self.enter(params["body_jaxpr"], [*constant, *carry])
 
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Rounds in order; of what is stacked, nothing is known."""
+        """Rounds in order."""
         params = eqn.params
         first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
         constant, carry, stacked = values[:first], values[first:second], values[second:]
         length = int(params["length"])
-        if not eqn.effects and length > 4096:  # plain data
-            return [UNKNOWN] * len(eqn.outvars)
+        if not eqn.effects and (length > 4096 or not length):  # plain data
+            return outcomes(eqn, values)
+        rounds: list[list[Any]] = []
         for turn in range(length):
             index = length - 1 - turn if params["reverse"] else turn
-            slices = [value if isinstance(value, Unknown) else known(np.asarray(value)[index]) for value in stacked]
+            slices = [
+                Part(value, index) if isinstance(value, Unknown) else known(np.asarray(value)[index])
+                for value in stacked
+            ]
             results = self.enter(params["jaxpr"], [*constant, *carry, *slices])
             carry = results[: params["num_carry"]]
-        return [*carry, *[UNKNOWN] * (len(eqn.outvars) - len(carry))]
+            rounds.append(results[params["num_carry"] :])
+        if params["reverse"]:
+            rounds.reverse()
+        return [*carry, *(Stacked(parts) for parts in zip(*rounds, strict=True))]
 
 
-def _open(closed: Any) -> tuple[Any, Sequence[Any]]:
+def inner_jaxpr(params: Mapping[str, Any]) -> Any:
+    """What an operation that only calls something calls."""
+    return next((params[key] for key in _JAXPRS if key in params), None)
+
+
+def opened(closed: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr and its constants."""
     inner = getattr(closed, "jaxpr", None)
     return (inner, closed.consts) if hasattr(inner, "eqns") else (closed, ())
@@ -188,7 +202,7 @@ def _known(value: Any) -> Any:
     if isinstance(value, bool | int | float | np.generic):
         return known(np.asarray(value)) if not isinstance(value, bool) else value
     if getattr(value, "size", 1 << 30) > 4096:
-        return UNKNOWN
+        return Constant(value)
     try:
         return known(np.asarray(value))
     except (TypeError, ValueError, RuntimeError):

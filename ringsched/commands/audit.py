@@ -24,6 +24,8 @@ class Request:
     arguments: tuple[str, ...]
     in_specs: tuple[str, ...]
     out_specs: tuple[str, ...]
+    expect: str | None
+    chip: str
     calls: int
     as_json: bool
 
@@ -38,7 +40,9 @@ def audit_function(request: Request) -> int:
     if not request.out_specs:
         raise click.UsageError("--out-specs is missing; a result that is not split has --out-specs -")
     function = find_function(request.target)
+    expect = find_function(request.expect, "--expect") if request.expect and ":" in request.expect else request.expect
     from ringsched.auditing.audit import audit
+    from ringsched.auditing.chips import KINDS
     from ringsched.auditing.tracing import AuditError
 
     try:
@@ -48,7 +52,9 @@ def audit_function(request: Request) -> int:
             args=request.arguments,
             in_specs=request.in_specs * (len(request.arguments) if len(request.in_specs) == 1 else 1),
             out_specs=request.out_specs[0] if len(request.out_specs) == 1 else request.out_specs,
+            expect=expect,
             calls=request.calls,
+            chip=KINDS[request.chip],
         )
     except AuditError as error:
         show([Diagnostic(code="RS612", message=str(error))])
@@ -72,12 +78,13 @@ def parse_mesh(text: str) -> dict[str, int]:
     return axes
 
 
-def find_function(target: str) -> Callable[..., Any]:
+def find_function(target: str, parameter: str = "MODULE:FUNCTION") -> Callable[..., Any]:
     """The function behind MODULE:FUNCTION, imported as Python would from the current directory."""
     name, _, attribute = target.partition(":")
     if not name or not attribute:
-        raise click.BadParameter(f"{target!r}; write MODULE:FUNCTION", param_hint="MODULE:FUNCTION")
-    sys.path.insert(0, os.getcwd())
+        raise click.BadParameter(f"{target!r}; write MODULE:FUNCTION", param_hint=parameter)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(name)
     # The module is the user's, and importing it runs whatever it holds.
@@ -86,10 +93,10 @@ def find_function(target: str) -> Callable[..., Any]:
         raise _Unreadable(message) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise click.BadParameter(f"{name} has no {attribute}", param_hint="MODULE:FUNCTION")
+            raise click.BadParameter(f"{name} has no {attribute}", param_hint=parameter)
         found = getattr(found, part)
     if not callable(found):
-        raise click.BadParameter(f"{attribute} of {name} is no function", param_hint="MODULE:FUNCTION")
+        raise click.BadParameter(f"{attribute} of {name} is no function", param_hint=parameter)
     function: Callable[..., Any] = found
     return function
 

@@ -4,7 +4,10 @@ HazardReport, Execution  →  Diagnostics
 
 RS401  two accesses to the same memory       RS402  … of a device that may not have entered the kernel
 RS403  an access under way when a device leaves the kernel
+RS404  used before its DMA is waited for     RS405  two DMAs on one semaphore     RS406  lost under a local write
 RS501  deadlock      RS502  semaphore left over      RS503  signal to a device outside the kernel
+RS504  left over on some ranks only          RS505  start and wait of different sizes
+RS524  access to a device that the barrier does not cover
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import replace
 from ringsched.diagnostics import Diagnostic, Label, Span
 from ringsched.program.trace import Block, Compute, Dma, Enter, Execution, Exit, Op, SemaphoreKey, Signal, Wait
 from ringsched.verify.hazards import Access, Deadlock, HazardReport, Leftover, Race, StuckWait
+from ringsched.verify.reasons import barrier_misses, only_some_drain, race_code, sizes_differ
 
 SHOWN_WAITS = 8
 
@@ -25,19 +29,25 @@ ENTRY_CURE = (
 
 def diagnose(report: HazardReport, execution: Execution) -> tuple[Diagnostic, ...]:
     """One diagnostic for each pair of places that race, one for a deadlock, one for each semaphore left over."""
+    return tuple(diagnostic for _, diagnostic in diagnosed(report, execution))
+
+
+def diagnosed(report: HazardReport, execution: Execution) -> tuple[tuple[Race | Deadlock | Leftover, Diagnostic], ...]:
+    """The same, each with the first of the findings that it tells of."""
     alike: dict[tuple[object, ...], list[Race]] = {}
     # A DMA that comes too early touches both memory and semaphore; the memory says more.
     for race in sorted(report.races, key=lambda race: race.space == "semaphore"):
         alike.setdefault(_places(race), []).append(race)
-    found = [_race(races, execution) for races in alike.values()]
+    found: list[tuple[Race | Deadlock | Leftover, Diagnostic]] = []
+    found.extend((races[0], _race(races, execution)) for races in alike.values())
     if report.deadlock is not None:
-        found.append(_deadlock(report.deadlock, report.leftovers, execution))
+        found.append((report.deadlock, _deadlock(report.deadlock, report.leftovers, execution)))
     # What starves shows as a deadlock, and is told there.
     surplus: dict[tuple[object, ...], list[Leftover]] = {}
     for left in report.leftovers:
         if left.added > left.taken:
             surplus.setdefault((left.semaphore, left.added, left.taken), []).append(left)
-    found.extend(_leftover(leftovers, execution) for leftovers in surplus.values())
+    found.extend((lefts[0], _leftover(lefts, report.leftovers, execution)) for lefts in surplus.values())
     return tuple(found)
 
 
@@ -74,27 +84,61 @@ def _race(alike: list[Race], execution: Execution) -> Diagnostic:
 def _memory_race(race: Race, execution: Execution) -> Diagnostic:
     first, second = race.first, race.second
     names = [_name(access, race) for access in (first, second)]
+    code = race_code(race, execution)
     return Diagnostic(
-        code="RS401",
-        message=f"{names[0]} and {names[1]} race on {_where(race)}",
+        code=code,
+        message=_race_message(code, race, names),
         primary=_label(second.op, f"{_doing(second)} {_units(race.overlap)}"),
         secondary=_labels(
             first.op, f"{_doing(first)} {_units(race.overlap)}, and nothing makes one wait for the other"
         ),
         counterexample=_counterexample(race, execution),
         notes=(f"missing order: {names[0]} ends before {names[1]} begins", *_end_note(first)),
-        help=_memory_cure(race),
+        help=_RACE_CURES.get(code) or _memory_cure(race),
     )
+
+
+def _race_message(code: str, race: Race, names: list[str]) -> str:
+    first, second = race.first, race.second
+    match code:
+        case "RS404":
+            return f"{names[1]} uses {_where(race)} before {names[0]} is waited for"
+        case "RS405":
+            key = first.op.sent if isinstance(first.op, Dma) and first.kind == "read" else None
+            key = key or (first.op.received if isinstance(first.op, Dma) else None)
+            does = "writes" if second.kind == "write" else "uses"
+            other = f"other DMAs count on {_semaphore(key)}"
+            return f"{names[1]} {does} {_where(race)} while {names[0]} may be under way: {other}"
+        case "RS406":
+            incoming, local = reversed(names) if isinstance(second.op, Dma) else names
+            return f"{incoming} can be lost under {local}, on {_where(race)}"
+        case _:
+            return f"{names[0]} and {names[1]} race on {_where(race)}"
+
+
+_RACE_CURES = {
+    "RS405": "units of another DMA can satisfy the wait: use one semaphore for each step or slot",
+    "RS406": "write the memory before the barrier, or where the sender waits for a signal that comes after it",
+}
 
 
 def _early(race: Race, other: Access, execution: Execution) -> Diagnostic:
     name, owner = _name(other, race), f"rank {race.memory_rank}"
+    misses = barrier_misses(other, race.memory_rank, execution)
+    told = (
+        "which never signals it on the barrier"
+        if execution.symmetric
+        else f"and {owner} never signals rank {other.rank} on the barrier"
+    )
     return Diagnostic(
-        code="RS402",
+        code="RS524" if misses else "RS402",
         message=f"{name} reaches {_where(race)} though {owner} may not have entered the kernel{_again(other)}",
         primary=_label(other.op, f"may come before {owner} has entered"),
         counterexample=_counterexample(race, execution),
-        notes=(f"missing order: {owner} enters before {name} begins",),
+        notes=(
+            f"missing order: {owner} enters before {name} begins",
+            *((f"it goes to {owner}, {told}",) if misses else ()),
+        ),
         help=ENTRY_CURE,
     )
 
@@ -104,9 +148,13 @@ def _late(race: Race, other: Access, execution: Execution) -> Diagnostic:
     key = None
     if isinstance(other.op, Dma):
         key = (other.op.sent or other.op.received) if _is_source(other) else other.op.received
+    after = other is race.second and other.call == race.first.call
+    when = (
+        "reaches {} after {} has left the kernel" if after else "may still be under way on {} when {} leaves the kernel"
+    )
     return Diagnostic(
         code="RS403",
-        message=f"{name} may still be under way on {_where(race)} when {owner} leaves the kernel",
+        message=f"{name} {when.format(_where(race), owner)}",
         primary=_label(other.op, f"may end after {owner} has left"),
         counterexample=_counterexample(race, execution),
         notes=(f"missing order: {name} ends before {owner} leaves", *_end_note(other)),
@@ -144,34 +192,42 @@ def _deadlock(deadlock: Deadlock, leftovers: tuple[Leftover, ...], execution: Ex
     )
     who = "every rank waits" if execution.symmetric else f"{_count(len(stuck), 'rank')} {_verb(len(stuck), 'wait')}"
     again = f" in call {first.call + 1}" if first.call else ""
+    unequal = sizes_differ(first.rank, first.op.semaphore, execution)
     return Diagnostic(
-        code="RS501",
+        code="RS505" if unequal else "RS501",
         message=f"deadlock: {who} for ever{again}",
         primary=_label(first.op, f"holds {first.has}, needs {first.needs}"),
         secondary=_stuck_labels(stuck[1:SHOWN_WAITS], first.op.origin),
         counterexample={**_size(execution), "rank": first.rank, "call": first.call + 1},
         notes=(*waits, *more, *starved[:SHOWN_WAITS]),
-        help="signal as much as is waited for"
+        help="wait for as many bytes as the DMA counts: a descriptor of the same shape and dtype"
+        if unequal
+        else "signal as much as is waited for"
         if starved
         else "start what another rank waits for before you wait for that rank",
     )
 
 
-def _leftover(alike: list[Leftover], execution: Execution) -> Diagnostic:
+def _leftover(alike: list[Leftover], leftovers: tuple[Leftover, ...], execution: Execution) -> Diagnostic:
     """`alike` are the same semaphore of several ranks, off by the same amount."""
     left = alike[0]
     owner, name, symmetric = left.rank, _semaphore(left.semaphore), execution.symmetric
     surplus = left.added - left.taken
     adding = [op for rank, ops in enumerate(execution.traces) for op in ops if _adds_to(op, rank, left, symmetric)]
     others = f"so it is on {_count(len(alike) - 1, 'more rank')}"
+    unequal = sizes_differ(owner, left.semaphore, execution)
+    some = only_some_drain(leftovers, left, execution)
+    drained = ("other ranks take from it as much as they are given",)
     return Diagnostic(
-        code="RS502",
+        code="RS505" if unequal else "RS504" if some else "RS502",
         message=f"{name}{_of(owner, execution)} is not zero when the kernel ends: "
         f"{left.added} added, {left.taken} taken",
         primary=_label(adding[-1], f"the last to count on {name}"),
         counterexample={**_size(execution), "rank": owner, "left": surplus},
-        notes=(others,) if len(alike) > 1 else (),
-        help=f"wait for the {surplus} more, or do not add them",
+        notes=((others,) if len(alike) > 1 else ()) + (drained if some else ()),
+        help="wait for as many bytes as the DMA counts: a descriptor of the same shape and dtype"
+        if unequal
+        else f"wait for the {surplus} more, or do not add them",
     )
 
 

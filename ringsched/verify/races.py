@@ -69,10 +69,15 @@ class Pair(NamedTuple):
 
 @dataclass(slots=True)
 class _Cell:
-    """What the last accesses to a piece of memory were."""
+    """What the last accesses to a piece of memory were.
+
+    `gone`: the exit after which it does not exist. `early`: accesses before there was any entry.
+    """
 
     write: Touch | None = None
     reads: list[Touch] = field(default_factory=list)
+    gone: Touch | None = None
+    early: list[Touch] | None = field(default_factory=list)
 
 
 class Races:
@@ -106,6 +111,8 @@ class Races:
                 for cell in cells[number[touch.start] : number[touch.stop]]:
                     for earlier in self._visit(cell, touch):
                         yield Pair(place, earlier, touch)
+                    for outside in self._outside(cell, touch):
+                        yield Pair(place, *outside)
 
     def all_pairs(self) -> Iterator[Pair]:
         """Every two conflicting accesses that are not ordered; quadratic, for tests."""
@@ -126,6 +133,25 @@ class Races:
             against += cell.reads
             cell.write, cell.reads = touch, []
         return [earlier for earlier in against if not self._ordered(earlier, touch)]
+
+    def _outside(self, cell: _Cell, touch: Touch) -> list[tuple[Touch, Touch]]:
+        """Accesses surely after the exit, or before the entry, of memory that comes and goes within a kernel.
+
+        Of memory that is there in the whole kernel they race as well: no one can be surely between two calls. Operands
+        are there before the entry and only have an exit.
+        """
+        found = []
+        if touch.kind == "entry":
+            found = [(early, touch) for early in cell.early or () if self._ordered(early, touch)]
+            cell.early, cell.gone = None, None
+        elif touch.kind == "exit":
+            cell.gone = touch if cell.early is None else None
+        else:
+            if cell.gone is not None and self._ordered(cell.gone, touch):
+                found = [(cell.gone, touch)]
+            if cell.early is not None:
+                cell.early.append(touch)
+        return found
 
     def _ordered(self, first: Touch, second: Touch) -> bool:
         _, rank, at, _, _, _, end_rank, end = first

@@ -1,5 +1,7 @@
 """Whole messages: both places, the memory in the user's indices, the missing order, the cure."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,10 @@ def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     (race, *_) = audited("read_before_wait", monkeypatch).diagnostics
     width = max(len(str(read)), len(str(start)))
     gap = " " * width
-    assert str(AuditReport(kernel="f", kernels=(), devices=4, calls=2, diagnostics=(race,), seconds=0)) == (
-        "error[RS401]: `copy x_ref → buffer of rank 0` (rank 3) and `read buffer` (rank 0) race on buffer of rank 0\n"
+    told = replace(race, interleaving=())
+    assert str(AuditReport(kernel="f", kernels=(), devices=4, calls=2, diagnostics=(told,), seconds=0)) == (
+        "error[RS404]: `read buffer` (rank 0) uses buffer of rank 0 before `copy x_ref → buffer of rank 0` (rank 3) "
+        "is waited for\n"
         f"{gap} --> {path}:{read}:18\n"
         f"{gap} |\n"
         f"{read:>{width}} |     o_ref[...] = buffer[...]\n"
@@ -49,15 +53,44 @@ def test_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
         f"{gap} = help: wait on received[0] before the memory is used; where other DMAs count on it too, they can "
         "satisfy\n"
         f"{gap}     the wait instead: use one receive semaphore for each step or slot\n"
-        f"{gap} = more: ringsched explain RS401\n"
+        f"{gap} = more: ringsched explain RS404\n"
         "\n"
         "f: wrong on 4 devices (1 finding; 2 calls in a row; values not checked) in 0.00 s"
     )
 
 
-def test_regions_are_told_in_the_users_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = audited("overlapping_columns", monkeypatch)
-    assert any("race on o_ref[:, 32:96] of rank" in diagnostic.message for diagnostic in report.diagnostics), report
+def test_the_run_of_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    (race, *_) = audited("read_before_wait", monkeypatch).diagnostics
+    assert [re.sub(r"py:\d+", "py:N", step) for step in race.interleaving] == [
+        "rank 0 enters the kernel and runs up to `wait for 2 on barrier[0]` (case.py:N)",
+        "rank 1 enters the kernel and gives `signal barrier[0] of rank 0` (case.py:N)",
+        "rank 2 enters the kernel and runs up to `wait for 2 on barrier[0]` (case.py:N)",
+        "rank 3 enters the kernel and starts `copy x_ref → buffer of rank 0` (exchanges.py:N)",
+        "rank 0 passes `wait for 2 on barrier[0]` (case.py:N) on units of ranks 1 and 3 and starts `copy x_ref → "
+        "buffer of rank 1` (exchanges.py:N)",
+        "rank 0 executes `read buffer` (exchanges.py:N): it reads buffer of rank 0 while `copy x_ref → buffer of rank "
+        "0` (exchanges.py:N) of rank 3 still writes it",
+    ]
+
+
+def test_a_long_run_is_cut_in_the_middle_and_told_in_full_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    (stray, _) = audited("doubled_signal", monkeypatch).diagnostics
+    report = AuditReport(kernel="f", kernels=(), devices=4, calls=2, diagnostics=(stray,), seconds=0)
+    assert "more steps, which --json shows" in str(report)
+    (told,) = report.to_json()["diagnostics"]
+    assert len(told["interleaving"]) == len(stray.interleaving) > 16
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gather_one_receive_semaphore", "while `copy refs_1[3] → refs_1[3] of rank 0` (rank 3) may be under way"),
+        ("overlapping_columns", "race on o_ref[:, 32:96] of rank"),
+    ],
+)
+def test_what_races(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = audited(name, monkeypatch)
+    assert any(text in diagnostic.message for diagnostic in report.diagnostics), report
 
 
 def test_scoped_memory_is_told_of_its_scope(monkeypatch: pytest.MonkeyPatch) -> None:

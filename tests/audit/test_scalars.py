@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from ringsched.auditing.scalars import UNKNOWN, evaluate
+from ringsched.auditing.scalars import UNKNOWN, Unknown, evaluate
 from ringsched.auditing.walk import Walker
 
 EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 100, 2**31 - 1, -1, -2, -3, -7, -(2**31)]
@@ -61,7 +61,7 @@ def test_as_jax_does(name: str) -> None:
     decided = 0
     for a, b in random.Random(name).sample(pairs, 60):
         (found,) = Walker({}, {}).run(closed.jaxpr, closed.consts, [a, b])
-        if found is UNKNOWN:
+        if isinstance(found, Unknown):
             continue
         decided += 1
         wanted = np.asarray(compiled(jnp.int32(a), jnp.int32(b)))

@@ -1,0 +1,327 @@
+"""Recorded operations of all devices, arguments  →  what the function returns on each: one run, with numbers.
+
+Where nothing races, every interleaving gives the same, so one will do: each device goes on until it has to wait, and a
+DMA ends when it starts. Memory that nothing has written holds what `Junk` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import numpy as np
+
+from ringsched.auditing.arithmetic import Untold, as_array, carrier, perform
+from ringsched.auditing.data import (
+    Added,
+    Argument,
+    Box,
+    Computation,
+    Constant,
+    KernelResult,
+    Lost,
+    Outcome,
+    Part,
+    Stacked,
+)
+from ringsched.auditing.layout import Stay
+from ringsched.auditing.memory import Buffer, Region
+from ringsched.auditing.recorded import Access, Copy, Frame, Stored
+from ringsched.auditing.scalars import Unknown
+from ringsched.diagnostics import Span
+from ringsched.program.trace import SemaphoreKey, Signal, Wait
+
+Junk = Callable[[tuple[int, ...], Any, str], np.ndarray]  # shape, dtype, name of the buffer → meaningless values
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A result of a kernel at its end: its values, and for each element which of `Run.writers` wrote it last."""
+
+    values: np.ndarray
+    writers: np.ndarray
+
+
+@dataclass(slots=True)
+class Run:
+    """What came out. `results[rank][k]`: result k of the function there; `kernels[rank, call, number]`."""
+
+    results: list[list[np.ndarray]] = field(default_factory=list)
+    kernels: dict[tuple[int, int, int], Written] = field(default_factory=dict)
+    writers: list[Span | None] = field(default_factory=list)
+    unwritten: dict[str, Span | None] = field(default_factory=dict)  # read before anything wrote it: buffer → first
+
+
+@dataclass(slots=True)
+class _Memory:
+    """One device's. `values`, `writers`: of each buffer."""
+
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    writers: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def compute(
+    devices: Sequence[Sequence[Stay]],
+    returned: Sequence[Sequence[Any]],
+    arguments: Sequence[Sequence[np.ndarray]],
+    places: Sequence[Mapping[str, int]],
+    junk: Junk,
+) -> Run:
+    """One run of all devices, whose kernels are known to end.
+
+    returned[rank]: the function's results as the walker left them. arguments[rank]: shards. places: mesh coordinates.
+    Raises Untold where a value is needed that cannot be followed.
+    """
+    run = Run()
+    origins: dict[Span | None, int] = {}
+    semaphores: dict[tuple[int, SemaphoreKey], int] = {}
+    memories = [_Memory() for _ in devices]
+    threads = [
+        _Device(rank, stays, arguments[rank], places[rank], memories, semaphores, junk, run, origins)
+        for rank, stays in enumerate(devices)
+    ]
+    moved = True
+    while moved:
+        moved = False
+        for thread in threads:
+            moved |= thread.advance()
+    if not all(thread.finished for thread in threads):
+        raise Untold("the kernels do not end")
+    for thread, values in zip(threads, returned, strict=True):
+        run.results.append([thread.value(value) for value in values])
+    return run
+
+
+class _Device:
+    """Executes what one device recorded, as far as its semaphores let it."""
+
+    def __init__(
+        self,
+        rank: int,
+        stays: Sequence[Stay],
+        arguments: Sequence[np.ndarray],
+        place: Mapping[str, int],
+        memories: list[_Memory],
+        semaphores: dict[tuple[int, SemaphoreKey], int],
+        junk: Junk,
+        run: Run,
+        origins: dict[Span | None, int],
+    ) -> None:
+        self.rank, self.stays, self.arguments, self.place = rank, stays, arguments, place
+        self.memories, self.semaphores, self.junk, self.run, self.origins = memories, semaphores, junk, run, origins
+        self.memory = memories[rank]
+        self.call = 0
+        self.position = -1  # in the kernel; -1: before it begins
+        self.known: dict[Any, Any] = {}  # what Data nodes and Computations have come to
+        self.stored: dict[int, Written] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.call == len(self.stays)
+
+    def advance(self) -> bool:
+        """Goes on until it has to wait; whether it did anything."""
+        moved = False
+        while not self.finished:
+            stay = self.stays[self.call]
+            if self.position < 0:
+                self._enter(stay)
+            elif self.position == len(stay.ops):
+                self._leave(stay)
+                self.call, self.position = self.call + 1, -2
+            elif not self._execute(stay.ops[self.position]):
+                return moved
+            self.position += 1
+            moved = True
+        return moved
+
+    def _enter(self, stay: Stay) -> None:
+        self._begin(stay.memory)
+        for buffer, value in stay.operands:
+            if not buffer.is_semaphore:
+                self.memory.values[buffer.name][...] = self.value(value, buffer.dtype).reshape(buffer.shape)
+                self.memory.writers[buffer.name][...] = self._origin(None)
+        self.stored = {
+            number: Written(self._meaningless(each.shape, each.dtype, each.name), _nobody(each.shape))
+            for number, each in enumerate(stay.results)
+            if each.memory is None
+        }
+
+    def _begin(self, buffers: Sequence[Buffer]) -> None:
+        for each in buffers:
+            if not each.is_semaphore:
+                self.memory.values[each.name] = self._meaningless(each.shape, each.dtype, each.name)
+                self.memory.writers[each.name] = _nobody(each.shape)
+
+    def _meaningless(self, shape: tuple[int, ...], dtype: Any, name: str) -> np.ndarray:
+        return self.junk(shape, carrier(dtype), name)
+
+    def _leave(self, stay: Stay) -> None:
+        for number, result in enumerate(stay.results):
+            written = self.stored.get(number)
+            if written is None:
+                values, writers = self.memory.values[result.name], self.memory.writers[result.name]
+                written = Written(values.copy(), writers.copy())
+            self.run.kernels[self.rank, self.call, number] = written
+
+    def _execute(self, op: Access | Stored | Copy | Frame | Wait | Signal) -> bool:
+        """False: it has to wait."""
+        match op:
+            case Access(kind="read"):
+                self.known[op.value] = self._load(op.region, op.origin)
+            case Access(value=Box() as box):
+                self._refresh(op.region, box)
+            case Access():
+                self._write(self.rank, op.region, self.value(op.value, op.region.buffer.dtype), op.origin)
+            case Stored():
+                self._store(op)
+            case Copy():
+                self._write(op.rank, op.target, self._load(op.source, op.origin), op.origin)
+                if op.sent is not None:
+                    self._count(self.rank, op.sent, op.amount)
+                self._count(op.rank, op.received, op.amount)
+            case Frame():
+                if op.enters:
+                    self._begin(op.buffers)
+            case Signal():
+                self._count(op.rank, op.semaphore, op.amount)
+            case Wait():
+                if self.semaphores.get((self.rank, op.semaphore), 0) < op.amount:
+                    return False
+                self._count(self.rank, op.semaphore, -op.amount)
+            case _:
+                assert_never(op)
+        return True
+
+    def _count(self, rank: int, key: SemaphoreKey, units: int) -> None:
+        self.semaphores[rank, key] = self.semaphores.get((rank, key), 0) + units
+
+    def _origin(self, span: Span | None) -> int:
+        """The number of a place among the writers."""
+        if span not in self.origins:
+            self.origins[span] = len(self.run.writers)
+            self.run.writers.append(span)
+        return self.origins[span]
+
+    # -- memory
+
+    def _load(self, region: Region, origin: Span | None) -> np.ndarray:
+        name, pieces = region.buffer.name, region.pieces()
+        if np.any(self.memory.writers[name][pieces] == NOBODY):
+            self.run.unwritten.setdefault(name, origin)
+        return self.memory.values[name][pieces].transpose(region.order()).reshape(region.shape).copy()
+
+    def _write(self, rank: int, region: Region, values: np.ndarray, origin: Span | None) -> None:
+        memory, name, pieces, order = self.memories[rank], region.buffer.name, region.pieces(), region.order()
+        if name not in memory.values:  # on a device that has not entered; there it is told as a race
+            raise Untold("a device writes to another that is not in the kernel")
+        counts = [region.ranges[d].count for d in order]
+        memory.values[name][pieces] = values.reshape(counts).transpose(np.argsort(order, kind="stable"))
+        memory.writers[name][pieces] = self._origin(origin)
+
+    def _store(self, op: Stored) -> None:
+        """What of a block lies in the array."""
+        name, target = op.region.buffer.name, self.stored[op.number]
+        if op.starts is None:
+            raise Untold(f"which block {name} is")
+        outside, inside = _overlap(op.starts, op.sizes, target.values.shape)
+        target.values[outside] = self.memory.values[name].reshape(op.sizes)[inside]
+        target.writers[outside] = self.memory.writers[name].reshape(op.sizes)[inside]
+
+    def _refresh(self, region: Region, box: Box) -> None:
+        """Where a block reaches over the end of its array, it holds nothing in particular there."""
+        window = region.buffer
+        self._begin((window,))
+        if box.array is None:
+            return
+        array = self.value(box.array, window.dtype)
+        outside, inside = _overlap(box.starts, box.sizes, array.shape)
+        for block, content in (
+            (self.memory.values[window.name], array[outside]),
+            (self.memory.writers[window.name], self._origin(None)),
+        ):
+            block.reshape(box.sizes)[inside] = content  # a view: blocks are contiguous
+
+    # -- values
+
+    def value(self, value: Any, dtype: Any = None) -> np.ndarray:
+        """The numbers behind a value. dtype: of those that the walker knew."""
+        if not isinstance(value, Unknown):
+            return as_array(value, dtype if dtype is not None else np.asarray(value).dtype)
+        pending = [value]
+        while pending:  # depth first, without recursion: sums of long loops are deep
+            node = pending[-1]
+            missing = [each for each in _needs(node) if each not in self.known]
+            if missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if node not in self.known:
+                self.known[node] = self._found(node)
+        found: np.ndarray = self.known[value]
+        return found
+
+    def _found(self, node: Any) -> Any:
+        """The value of a node whose parts are known."""
+        match node:
+            case Computation():
+                kinds = [atom.aval.dtype for atom in node.eqn.invars]
+                operands = [self._part(each, kind) for each, kind in zip(node.operands, kinds, strict=True)]
+                return perform(node.eqn, operands, self.place)
+            case Outcome():
+                return self.known[node.computation][node.number]
+            case Argument():
+                return self.arguments[node.number]
+            case Constant():
+                return as_array(node.value, node.value.dtype)
+            case Added():
+                return self._part(node.left) + self._part(node.right)
+            case Stacked():
+                return np.stack([self._part(each) for each in node.parts])
+            case Part():
+                return self._part(node.whole)[node.index]
+            case KernelResult():
+                return self.run.kernels[self.rank, node.call, node.number].values
+            case Lost():
+                raise Untold(node.reason)
+            case _:
+                raise Untold("a value that the audit did not follow")
+
+    def _part(self, value: Any, dtype: Any = None) -> np.ndarray:
+        if isinstance(value, Unknown):
+            found: np.ndarray = self.known[value]
+            return found
+        return as_array(value, dtype if dtype is not None else np.asarray(value).dtype)
+
+
+def _nobody(shape: tuple[int, ...]) -> np.ndarray:
+    return np.full(shape, NOBODY, np.int32)
+
+
+def _overlap(
+    starts: tuple[int, ...], sizes: tuple[int, ...], sides: tuple[int, ...]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """The part of an array that a block covers, as an index of the array and as one of the block."""
+    ends = [min(start + size, side) for start, size, side in zip(starts, sizes, sides, strict=True)]
+    outside = tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
+    return outside, tuple(slice(0, max(end - start, 0)) for start, end in zip(starts, ends, strict=True))
+
+
+def _needs(node: Any) -> list[Any]:
+    """The nodes that have to be known before this one."""
+    match node:
+        case Computation():
+            parts = node.operands
+        case Outcome():
+            return [node.computation]
+        case Added():
+            parts = (node.left, node.right)
+        case Stacked():
+            parts = node.parts
+        case Part():
+            parts = (node.whole,)
+        case _:
+            return []
+    return [each for each in parts if isinstance(each, Unknown)]
