@@ -85,12 +85,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON doc
 @cli.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_set("Set a parameter, to one value or to each of a range (N=2..8); may be repeated.")
+@click.option("--audit", is_flag=True, help="Also read the generated kernel back and check it, at 8 ranks or fewer.")
 @_JSON
-def verify(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:
+def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_json: bool) -> int:
     """Check schedules: data flow, values, races, deadlock, leftovers. Writes nothing."""
     from ringsched.commands.verify import verify
 
-    return verify(files, settings, as_json)
+    return verify(files, settings, audit, as_json)
 
 
 @cli.command(name="compile")
@@ -106,6 +107,9 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> 
 @click.option("--debug", is_flag=True, help="A kernel that prints rank, step and chunk of each transfer as it runs.")
 @click.option("--target", metavar="v5p:2x2x1", help="Also compile the kernel with the TPU compiler, and report.")
 @_SHAPE
+@click.option(
+    "--audit/--no-audit", default=True, help="Read the kernel back and check it, at 8 ranks or fewer.  [default: audit]"
+)
 @_JSON
 def compile_command(**arguments: Any) -> int:
     """Check a schedule and write its Pallas kernel."""

@@ -51,6 +51,7 @@ _code(
     "ringsched verify all_gater.yaml",
     "ringsched verify all_gather.yaml",
 )
+
 _code(
     "RS102",
     "a directory where a file is wanted",
@@ -59,6 +60,7 @@ _code(
     "ringsched verify schedules/",
     "ringsched verify schedules/*.yaml",
 )
+
 _code(
     "RS103",
     "the file is not UTF-8",
@@ -67,6 +69,7 @@ _code(
     "a file saved as Latin-1 or UTF-16",
     "iconv -f latin1 -t utf8 old.yaml > new.yaml",
 )
+
 _code(
     "RS104",
     "the file is too large",
@@ -84,6 +87,7 @@ _code(
       to: s + 1
 """,
 )
+
 _code(
     "RS105",
     "the file is empty",
@@ -92,6 +96,7 @@ _code(
     "# to be written",
     "ringsched init all_gather > mine.yaml",
 )
+
 _code(
     "RS106",
     "a character that does not belong in a schedule",
@@ -100,6 +105,7 @@ _code(
     "to: r<U+0007> + 1",
     "to: r + 1",
 )
+
 _code(
     "RS107",
     "the file is not YAML",
@@ -114,6 +120,7 @@ collective:
   permute: min(r ^ 1, N - 1)
 """,
 )
+
 _code(
     "RS108",
     "a tab",
@@ -122,6 +129,7 @@ _code(
     "steps:\n<TAB>- send: chunk[r]",
     "steps:\n  - send: chunk[r]",
 )
+
 _code(
     "RS109",
     "a key is given twice",
@@ -140,6 +148,7 @@ _code(
   to: r - 1
 """,
 )
+
 _code(
     "RS110",
     "an unknown key",
@@ -148,6 +157,7 @@ _code(
     "- send: chunk[r]\n  dest: r + 1",
     "- send: chunk[r]\n  to: r + 1",
 )
+
 _code(
     "RS111",
     "a key is missing",
@@ -156,6 +166,7 @@ _code(
     "- send: chunk[r]",
     "- send: chunk[r]\n  to: r + 1",
 )
+
 _code(
     "RS112",
     "a value of the wrong type",
@@ -167,6 +178,7 @@ _code(
     "params: {N: four}",
     "params: {N: 4}",
 )
+
 _code(
     "RS113",
     "a value that is not one of the choices",
@@ -175,6 +187,7 @@ _code(
     "- send: chunk[r]\n  to: r + 1\n  op: add",
     "- send: chunk[r]\n  to: r + 1\n  op: reduce",
 )
+
 _code(
     "RS114",
     "no kind of step",
@@ -183,6 +196,7 @@ _code(
     "- barrier: all",
     "- send: chunk[r]\n  to: r + 1",
 )
+
 _code(
     "RS115",
     "a name that cannot be used",
@@ -191,6 +205,7 @@ _code(
     "params: {r: 4}",
     "params: {N: 4}",
 )
+
 _code(
     "RS116",
     "anchors, aliases, tags and directives",
@@ -200,6 +215,7 @@ _code(
     "first: &size 4\nsecond: *size",
     "params: {N: 4}",
 )
+
 _code(
     "RS117",
     "several documents in one file",
@@ -208,6 +224,7 @@ _code(
     "schedule: one\n# …\n---\nschedule: two",
     "two files, one.yaml and two.yaml",
 )
+
 _code(
     "RS118",
     "nested too deep, or too many keys",
@@ -216,6 +233,7 @@ _code(
     "- for: a in 0 .. 1\n  do:\n    - for: b in 0 .. 1\n      do: …             # and 30 more",
     "- use: inner.yaml",
 )
+
 _code(
     "RS120",
     "the used file is missing",
@@ -226,6 +244,7 @@ _code(
     "- use: reduce_scater",
     "- use: reduce_scatter",
 )
+
 _code(
     "RS121",
     "schedules use each other in a circle",
@@ -234,6 +253,7 @@ _code(
     "# in all_reduce.yaml\n- use: all_reduce",
     "# in all_reduce.yaml\n- use: reduce_scatter\n- use: all_gather",
 )
+
 _code(
     "RS122",
     "`use:` goes too deep",
@@ -254,6 +274,7 @@ _code(
     "for: s in range(N - 1)",
     "for: s in 0 .. N - 2",
 )
+
 _code(
     "RS202",
     "an unknown name",
@@ -267,6 +288,7 @@ _code(
     "chunks: [M]\nparams: {N: 4}",
     "chunks: [N]\nparams: {N: 4}",
 )
+
 _code(
     "RS203",
     "not allowed in an expression",
@@ -278,6 +300,7 @@ _code(
     "when: r > 0 and r < N / 2",
     "when: [r > 0, r < N // 2]",
 )
+
 _code(
     "RS204",
     "division by zero",
@@ -288,6 +311,7 @@ _code(
     "send: chunk[r % (N - 4)]      # N = 4",
     "send: chunk[r % N]",
 )
+
 _code(
     "RS205",
     "a value out of range",
@@ -296,6 +320,7 @@ _code(
     "params: {N: 99999999999999999999}",
     "params: {N: 64}",
 )
+
 _code(
     "RS206",
     "an index out of range",
@@ -306,6 +331,7 @@ _code(
     "chunks: [N]\n# …\n- send: chunk[r - s]",
     "chunks: [N]\n# …\n- send: chunk[(r - s) % N]",
 )
+
 _code(
     "RS207",
     "not a neighbour",
@@ -316,6 +342,7 @@ _code(
     "topology: {ring: N}\n# …\n- send: chunk[r]\n  to: r + 2",
     "topology: {ring: N}\n# …\n- send: chunk[r]\n  to: r + 1",
 )
+
 _code(
     "RS208",
     "off the end of a line or mesh",
@@ -324,6 +351,7 @@ _code(
     "topology: {line: N}\n# …\n- send: chunk[0]\n  to: r + 1",
     "topology: {line: N}\n# …\n- send: chunk[0]\n  to: r + 1\n  when: r < N - 1",
 )
+
 _code(
     "RS209",
     "a rank sends to itself",
@@ -334,6 +362,7 @@ _code(
     "to: (r + s) % N               # s = 0",
     "for: s in 1 .. N - 1          # and to: …",
 )
+
 _code(
     "RS210",
     "a bad topology",
@@ -342,6 +371,7 @@ _code(
     "ringsched verify all_gather.yaml --set N=0",
     "ringsched verify all_gather.yaml --set N=8",
 )
+
 _code(
     "RS211",
     "too many transfers",
@@ -352,6 +382,7 @@ _code(
     "for: s in 0 .. 1000000000",
     "for: s in 0 .. N - 2",
 )
+
 _code(
     "RS212",
     "a name that is taken",
@@ -360,6 +391,7 @@ _code(
     "- for: s in 0 .. 1\n  do:\n    - for: s in 0 .. 3\n      do: …",
     "- for: s in 0 .. 1\n  do:\n    - for: t in 0 .. 3\n      do: …",
 )
+
 _code(
     "RS213",
     "no such parameter",
@@ -368,6 +400,7 @@ _code(
     "ringsched verify all_gather.yaml --set n=8",
     "ringsched verify all_gather.yaml --set N=8",
 )
+
 _code(
     "RS214",
     "wrong number of coordinates or indices",
@@ -378,6 +411,7 @@ _code(
     "topology: {mesh: [X, Y]}\n# …\n  to: [x + 1, y, 0]",
     "topology: {mesh: [X, Y]}\n# …\n  to: [x + 1, y]",
 )
+
 _code(
     "RS215",
     "an expression too long or too deep",
@@ -386,6 +420,7 @@ _code(
     "to: ((((…(r)…))))",
     "to: r + 1",
 )
+
 _code(
     "RS216",
     "a used schedule does not fit",
@@ -407,6 +442,7 @@ _code(
     "- for: s in 0 .. N - 2        # all_gather\n  do:\n    - send: chunk[(r - s - 1) % N]\n      to: r + 1",
     "- for: s in 0 .. N - 2\n  do:\n    - send: chunk[(r - s) % N]\n      to: r + 1",
 )
+
 _code(
     "RS302",
     "a chunk is missing at the end",
@@ -415,6 +451,7 @@ _code(
     "- for: s in 0 .. N - 3        # all_gather on a ring",
     "- for: s in 0 .. N - 2",
 )
+
 _code(
     "RS303",
     "a contribution is counted twice",
@@ -423,6 +460,7 @@ _code(
     "- for: s in 0 .. N - 1        # reduce_scatter, one round too many",
     "- for: s in 0 .. N - 2",
 )
+
 _code(
     "RS304",
     "a contribution is lost",
@@ -431,6 +469,7 @@ _code(
     "- send: chunk[(r - s - 1) % N]\n  to: r + 1",
     "- send: chunk[(r - s - 1) % N]\n  to: r + 1\n  op: reduce",
 )
+
 _code(
     "RS305",
     "written twice in one step",
@@ -440,6 +479,7 @@ _code(
     "- step:\n    - send: chunk[0]\n      to: r + 1\n    - send: chunk[0]\n      to: r - 1",
     "- send: chunk[0]\n  to: r + 1\n- send: chunk[0]\n  to: r - 1",
 )
+
 _code(
     "RS306",
     "the right sum at the wrong rank",
@@ -449,6 +489,7 @@ _code(
     "- send: chunk[(r - s) % N]      # ends with chunk r + 1 at rank r\n  to: r + 1\n  op: reduce",
     "- send: chunk[(r - s - 1) % N]  # ends with chunk r at rank r\n  to: r + 1\n  op: reduce",
 )
+
 _code(
     "RS307",
     "chunks do not fit the ranks",
@@ -459,6 +500,7 @@ _code(
     "collective: all_gather\ntopology: {ring: N}\nchunks: [N + 1]",
     "collective: all_gather\ntopology: {ring: N}\nchunks: [N]",
 )
+
 _code(
     "RS308",
     "a bad root or permutation",
@@ -480,6 +522,7 @@ _code(
     "lowering: {slots: 1}      # reduce_scatter: the next chunk can land before the last one is added",
     "lowering: {slots: 2}      # or no wish at all: the compiler finds the number",
 )
+
 _code(
     "RS402",
     "remote access before entry",
@@ -490,6 +533,7 @@ _code(
     "lowering: {barrier: none}",
     "lowering: {barrier: writers}",
 )
+
 _code(
     "RS403",
     "access under way at exit",
@@ -500,6 +544,7 @@ _code(
     "copy.start()      # and the kernel ends",
     "copy.start()\ncopy.wait()",
 )
+
 _code(
     "RS404",
     "used before its DMA is waited for",
@@ -516,6 +561,7 @@ copy.wait()
 o_ref[...] = buffer[...]
 """,
 )
+
 _code(
     "RS405",
     "two DMAs in flight on one semaphore",
@@ -525,6 +571,7 @@ _code(
     "received = pltpu.SemaphoreType.DMA            # for all steps",
     "received = pltpu.SemaphoreType.DMA((n - 1,))  # received.at[step]",
 )
+
 _code(
     "RS406",
     "data lost under a local write",
@@ -549,6 +596,7 @@ _code(
     "o_ref.at[i + 1]                        # i is the last device",
     "o_ref.at[jax.lax.rem(i + 1, n)]",
 )
+
 _code(
     "RS432",
     "a DMA between different sizes",
@@ -557,6 +605,7 @@ _code(
     "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 16)], semaphore)",
     "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 8)], semaphore)",
 )
+
 _code(
     "RS433",
     "an operand is written",
@@ -565,6 +614,7 @@ _code(
     "make_async_copy(buffer, x_ref, semaphore)",
     "pl.pallas_call(kernel, input_output_aliases={0: 0}, …)   # x_ref and o_ref are one",
 )
+
 _code(
     "RS434",
     "a result is never written",
@@ -573,6 +623,7 @@ _code(
     "def kernel(x_ref, o_ref, sum_ref): o_ref[...] = x_ref[...]",
     "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
 )
+
 _code(
     "RS435",
     "a result is written in part",
@@ -594,6 +645,7 @@ _code(
     "wait(credit); send(); signal(credit, right)       # on every device, credits start at zero",
     "send(); signal(credit, right); wait(credit)",
 )
+
 _code(
     "RS502",
     "a semaphore is left over",
@@ -603,6 +655,7 @@ _code(
     "signal twice, wait for one",
     "signal twice, wait for two",
 )
+
 _code(
     "RS503",
     "a signal from outside the kernel",
@@ -612,6 +665,7 @@ _code(
     "signal(neighbour) as the last instruction, with no one sure to be there",
     "a barrier at the start with exactly the ranks that write to each other",
 )
+
 _code(
     "RS504",
     "a semaphore that some devices never drain",
@@ -625,6 +679,7 @@ def _():
 """,
     "pl.semaphore_wait(ready, 1)",
 )
+
 _code(
     "RS505",
     "start and wait of different sizes",
@@ -651,15 +706,17 @@ _code(
     "barrier = pltpu.get_barrier_semaphore()      # and CompilerParams() without collective_id",
     "barrier = pltpu.get_barrier_semaphore()      # and CompilerParams(collective_id=0)",
 )
+
 _code(
     "RS522",
     "a LOGICAL device id on a mesh of several axes",
-    "The device id is one number that counts all devices of the mesh, and the mesh has more than one axis.",
+    "Something goes wrong, and the device id is one number that counts all devices of a mesh of several axes.",
     "An index along one axis is no such number: every row of the mesh would talk to the first one. It compiles, and "
-    "then races or hangs.",
+    "then races or hangs. A number that does count all devices is in order.",
     'device_id=jax.lax.axis_index("x") + 1, device_id_type=pl.DeviceIdType.LOGICAL',
     'device_id={"x": jax.lax.axis_index("x") + 1}, device_id_type=pl.DeviceIdType.MESH',
 )
+
 _code(
     "RS523",
     "no such device",
@@ -668,6 +725,7 @@ _code(
     'device_id={"x": i - 1}                        # i is 0',
     'device_id={"x": jax.lax.rem(i + n - 1, n)}',
 )
+
 _code(
     "RS524",
     "the barrier does not cover the device",
@@ -677,6 +735,7 @@ _code(
     "signal(barrier, right)     # and then sends to the right",
     "signal(barrier, left)      # the left one sends here",
 )
+
 _code(
     "RS525",
     "kernels share a collective_id and signal different devices",
@@ -703,6 +762,7 @@ _code(
     "ringsched compile all_gather.yaml --target v5p",
     "ringsched compile all_gather.yaml --target v5p:2x2x1",
 )
+
 _code(
     "RS602",
     "the TPU compiler is not installed",
@@ -711,6 +771,7 @@ _code(
     "pip install ringsched && ringsched compile all_gather.yaml --target v5p:2x2x1",
     "pip install 'ringsched[tpu]' && ringsched compile all_gather.yaml --target v5p:2x2x1",
 )
+
 _code(
     "RS603",
     "too few devices",
@@ -719,6 +780,7 @@ _code(
     "ringsched compile all_gather.yaml --set N=8 --target v5e:2x2",
     "ringsched compile all_gather.yaml --set N=4 --target v5e:2x2",
 )
+
 _code(
     "RS604",
     "the TPU compiler refuses the kernel",
@@ -727,6 +789,7 @@ _code(
     "ringsched compile all_gather.yaml --target v4:2x2x1 --shape x=65536x8192:f32",
     "ringsched compile all_gather.yaml --target v4:2x2x1 --shape x=1024x1024:f32",
 )
+
 _code(
     "RS605",
     "the deadline has passed",
@@ -735,6 +798,7 @@ _code(
     "ringsched run all_to_all.yaml --set N=16 --timeout 1",
     "ringsched run all_to_all.yaml --set N=16 --timeout 300",
 )
+
 _code(
     "RS606",
     "interpret mode would hang",
@@ -746,6 +810,7 @@ _code(
     "import jax; jax.devices()        # started\nimport ringsched as rs",
     "import ringsched as rs           # before the first use of jax; or NPROC=64 in the environment",
 )
+
 _code(
     "RS607",
     "cannot be lowered",
@@ -756,6 +821,7 @@ _code(
     "rs.compile('reduce_scatter')     # called with 10 rows on 4 devices",
     "rs.compile('reduce_scatter')     # called with 12 rows on 4 devices",
 )
+
 _code(
     "RS608",
     "a wrong value at run time",
@@ -764,6 +830,7 @@ _code(
     "ringsched run mine.yaml      # max error 8.1",
     "an issue with the schedule, the parameters and the shape",
 )
+
 _code(
     "RS609",
     "the kernel hangs at run time",
@@ -772,6 +839,7 @@ _code(
     "ringsched run mine.yaml --timeout 5",
     "ringsched run mine.yaml --timeout 300",
 )
+
 _code(
     "RS610",
     "execution is not simulated",
@@ -780,6 +848,7 @@ _code(
     "ringsched run all_gather.yaml --set N=64",
     "ringsched run all_gather.yaml --set N=8\nringsched verify all_gather.yaml --set N=64",
 )
+
 _code(
     "RS611",
     "the output cannot be written",
@@ -797,6 +866,7 @@ _code(
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[30,128]' --in-specs i --out-specs i",
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i",
 )
+
 _code(
     "RS621",
     "more semaphores than the chip has",
@@ -805,6 +875,7 @@ _code(
     "pltpu.SemaphoreType.DMA((n - 1,))      # n = 512",
     "pltpu.SemaphoreType.DMA((slots,))",
 )
+
 _code(
     "RS622",
     "more VMEM than the chip has",
@@ -835,6 +906,7 @@ _code(
     "@pl.when(x_ref[0, 0] > 0)      # whether the DMA starts hangs on data\ndef _(): copy.start()",
     "copy.start()                   # every device starts it",
 )
+
 _code(
     "RS703",
     "values that cannot be followed",
@@ -843,6 +915,7 @@ _code(
     "ringsched audit kernels:f --expect all_gather …   # f uses random numbers",
     "ringsched audit kernels:f …",
 )
+
 _code(
     "RS801",
     "a wrong value",
@@ -851,6 +924,7 @@ _code(
     "acc_ref[...] = part_ref[...]",
     "acc_ref[...] += part_ref[...]",
 )
+
 _code(
     "RS802",
     "a result depends on memory that nothing has written",
@@ -862,6 +936,7 @@ acc[...] = jnp.zeros_like(acc)
 acc[...] += x_ref[...]
 """,
 )
+
 _code(
     "RS902",
     "memory that is never used",
@@ -870,6 +945,7 @@ _code(
     "def kernel(x_ref, o_ref, buffer, semaphore): o_ref[...] = x_ref[...]",
     "def kernel(x_ref, o_ref): o_ref[...] = x_ref[...]",
 )
+
 _code(
     "RS903",
     "a hop that is not promised",
@@ -878,6 +954,7 @@ _code(
     'device_id={"x": jax.lax.rem(i + 3, n)}',
     'device_id={"x": jax.lax.rem(i + 1, n)}',
 )
+
 _code(
     "RS904",
     "a tile does not divide its dimension",
@@ -887,6 +964,7 @@ _code(
     "pl.BlockSpec((8, 128), …)     # of [28, 128]",
     "pl.BlockSpec((4, 128), …)",
 )
+
 _code(
     "RS905",
     "a shared collective_id",

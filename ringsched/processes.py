@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 LOG = "log.txt"
@@ -17,27 +18,53 @@ def run_module(module: str, directory: Path, environment: Mapping[str, str], tim
 
     Nothing that it started outlives the call; `timeout` is in seconds.
     """
+    child = start_module(module, directory, environment)
+    try:
+        return child.finish("", timeout)
+    finally:
+        child.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that has been started, and all that it starts."""
+
+    process: subprocess.Popen[str]
+
+    def finish(self, text: str, timeout: float) -> int | None:
+        """Gives it `text` on stdin and waits; the exit code, None where the deadline of so many seconds passed."""
+        try:
+            self.process.communicate(text, timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        return self.process.returncode
+
+    def end(self) -> None:
+        """Ends it, if it has not ended."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+
+
+def start_module(module: str, directory: Path, environment: Mapping[str, str]) -> Child:
+    """Starts `python -m MODULE DIRECTORY` there, its output in log.txt."""
     # The package may be on this process's path only.
     paths = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
     given = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     with (directory / LOG).open("wb") as log:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, str(directory)],
             cwd=directory,
             env=os.environ | given | dict(environment),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,  # a process group of its own, so that nothing it started outlives it
         )
-        try:
-            return child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+    return Child(process)
 
 
 def read_log(directory: Path) -> str:

@@ -18,7 +18,7 @@ from ringsched.auditing.tracing import CHIP, Device, find_calls
 from ringsched.auditing.values import Values, check_values
 from ringsched.auditing.walk import Undecided
 from ringsched.auditing.words import findings
-from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, Diagnostic, exit_code, render
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, exit_code, render
 from ringsched.schedule.loader import sources
 from ringsched.verify.hazards import check_hazards
 
@@ -127,11 +127,20 @@ def _check(
     execution, layout = lay_out(extracted.devices, tuple(mesh_axes.values()))
     report = check_hazards(execution, calls=calls)
     told = findings(report, execution, layout, mesh_axes, calls)
-    told = _with_shared_ids(told, extracted, mesh_axes, calls)
+    told = _with_flat_ids(_with_shared_ids(told, extracted, mesh_axes, calls), extracted, mesh_axes)
     if not report.ok or exit_code(extracted.findings) != EXIT_RIGHT:
         return [*extracted.findings, *told], "not checked"
     checked = check_values(extracted.devices, found, mesh_axes, expect)
-    return [*extracted.findings, *told, *checked.findings], checked.values
+    wrong = _with_flat_ids(list(checked.findings), extracted, mesh_axes)
+    return [*extracted.findings, *told, *wrong], checked.values
+
+
+def _with_flat_ids(told: list[Diagnostic], extracted: Extracted, mesh_axes: Mapping[str, int]) -> list[Diagnostic]:
+    """A LOGICAL id on a mesh of several axes is most likely what is behind anything that is wrong."""
+    places = [span for kernel in extracted.kernels for walker in kernel.walkers for span in walker.flat_ids]
+    if not places or exit_code(told) != EXIT_WRONG:
+        return told
+    return [faults.logical_id(mesh_axes, places[0], told[0]), *told]
 
 
 def _with_shared_ids(

@@ -21,6 +21,7 @@ class Here(Protocol):
 
     coordinates: dict[str, int]
     sizes: dict[str, int]
+    flat_ids: list[Span | None]  # where LOGICAL ids are used on a mesh of several axes
 
     @property
     def at(self) -> Mapping[str, int]: ...
@@ -29,7 +30,7 @@ class Here(Protocol):
 def rank_of(device: Any, kind: Any, here: Here, span: Span | None) -> int:
     """The rank that a device id names: LOGICAL counts all devices, MESH has a number for each axis, or for some.
 
-    Raises Fault (RS522, RS523), Undecided.
+    Raises Fault (RS523), Undecided.
     """
     sizes = here.sizes
     if kind is DeviceIdType.LOGICAL:
@@ -53,7 +54,7 @@ def rank_of(device: Any, kind: Any, here: Here, span: Span | None) -> int:
 
 def _logical(device: Any, here: Here, span: Span | None) -> int:
     if sum(size > 1 for size in here.sizes.values()) > 1:
-        raise Fault(faults.logical_id(here.sizes, span, here.at))
+        here.flat_ids.append(span)
     parts = _leaves(device)
     if len(parts) != 1:
         raise Undecided(f"a LOGICAL device id of {len(parts)} numbers", span)

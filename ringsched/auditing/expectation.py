@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,8 +13,22 @@ import numpy as np
 from ringsched.auditing.arithmetic import carrier, run
 from ringsched.auditing.tracing import AuditError
 
-Expect = Callable[..., Any] | str
 LARGEST = 100  # of the arguments' integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """A collective over all ranks along the first dimension. `permutation[s]`: the rank that gets the operand of s.
+
+    With a root, the others' results of reduce and gather are zero.
+    """
+
+    kind: str
+    root: int = 0
+    permutation: tuple[int, ...] = ()
+
+
+Expect = Callable[..., Any] | str | Collective
 
 
 def arguments_of(shards: Sequence[Any], ranks: int, seed: int = 1) -> list[list[np.ndarray]]:
@@ -45,6 +60,8 @@ def expected(
     Raises AuditError where it is no such function, Untold where its values cannot be followed.
     """
     if isinstance(expect, str):
+        expect = Collective(kind=expect)
+    if isinstance(expect, Collective):
         return _collective(expect, arguments, results)
     sides = tuple(mesh_axes.values())
     mapped = expect
@@ -64,26 +81,22 @@ def expected(
 
 
 def _collective(
-    name: str, arguments: Sequence[Sequence[np.ndarray]], results: Sequence[Sequence[tuple[int, ...]]]
+    collective: Collective, arguments: Sequence[Sequence[np.ndarray]], results: Sequence[Sequence[tuple[int, ...]]]
 ) -> list[list[np.ndarray]]:
-    """A collective over all ranks along the first dimension, in the shape that the function returns."""
+    """In the shape that the function returns."""
+    name = collective.kind
     if name not in COLLECTIVES:
         raise AuditError(f"{name!r} is no collective that can be expected; there are {', '.join(COLLECTIVES)}")
     if len(arguments[0]) != 1 or len(results[0]) != 1:
         raise AuditError(f"{name} has one operand and one result; for other functions, expect is a function")
-    shards = [each[0] for each in arguments]
-    if name in SPLITTING and (not shards[0].ndim or shards[0].shape[0] % len(shards)):
-        raise AuditError(f"{name} on {len(shards)} devices splits dimension 0 of {shards[0].shape}")
-    found = COLLECTIVES[name](np.stack(shards))
+    shards = np.stack([each[0] for each in arguments])
+    if name in SPLITTING and (shards.ndim < 2 or shards.shape[1] % len(shards)):
+        raise AuditError(f"{name} on {len(shards)} devices splits dimension 0 of {shards.shape[1:]}")
+    found = COLLECTIVES[name](shards, collective)
     for rank, each in enumerate(found):
         if each.size != math.prod(results[rank][0]):
-            raise AuditError(f"{name} of {shards[rank].shape} has {each.size} elements, the result {results[rank][0]}")
+            raise AuditError(f"{name} of {shards.shape[1:]} has {each.size} elements, the result {results[rank][0]}")
     return [[each.reshape(results[rank][0])] for rank, each in enumerate(found)]
-
-
-def _all_to_all(x: np.ndarray) -> Sequence[np.ndarray]:
-    ranks = len(x)
-    return list(x.reshape(ranks, ranks, -1).swapaxes(0, 1))
 
 
 def _sum(x: np.ndarray) -> np.ndarray:
@@ -92,10 +105,26 @@ def _sum(x: np.ndarray) -> np.ndarray:
     return total
 
 
-SPLITTING = ("reduce_scatter", "all_to_all")
-COLLECTIVES: dict[str, Callable[[np.ndarray], Sequence[np.ndarray]]] = {
-    "all_gather": lambda x: [x] * len(x),
-    "reduce_scatter": lambda x: list(_sum(x).reshape(len(x), -1)),
-    "all_reduce": lambda x: [_sum(x)] * len(x),
-    "all_to_all": _all_to_all,
+def _at_root(result: np.ndarray, ranks: int, root: int) -> list[np.ndarray]:
+    return [result if rank == root else np.zeros_like(result) for rank in range(ranks)]
+
+
+def _permuted(x: np.ndarray, permutation: tuple[int, ...]) -> list[np.ndarray]:
+    found = [np.zeros_like(x[0]) for _ in x]
+    for source, target in enumerate(permutation):
+        found[target] = x[source]
+    return found
+
+
+SPLITTING = ("reduce_scatter", "all_to_all", "scatter")
+COLLECTIVES: dict[str, Callable[[np.ndarray, Collective], Sequence[np.ndarray]]] = {
+    "all_gather": lambda x, c: [x] * len(x),
+    "reduce_scatter": lambda x, c: list(_sum(x).reshape(len(x), -1)),
+    "all_reduce": lambda x, c: [_sum(x)] * len(x),
+    "all_to_all": lambda x, c: list(x.reshape(len(x), len(x), -1).swapaxes(0, 1)),
+    "permute": lambda x, c: _permuted(x, c.permutation),
+    "broadcast": lambda x, c: [x[c.root]] * len(x),
+    "reduce": lambda x, c: _at_root(_sum(x), len(x), c.root),
+    "gather": lambda x, c: _at_root(x, len(x), c.root),
+    "scatter": lambda x, c: list(x[c.root].reshape(len(x), -1)),
 }

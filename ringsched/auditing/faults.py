@@ -84,14 +84,16 @@ def id_without_barrier(number: int, span: Span | None) -> Diagnostic:
     )
 
 
-def logical_id(axes: Mapping[str, int], span: Span | None, at: Mapping[str, int]) -> Diagnostic:
+def logical_id(axes: Mapping[str, int], span: Span | None, consequence: Diagnostic) -> Diagnostic:
+    """consequence: what goes wrong with it."""
     mesh = " × ".join(f"{name}={size}" for name, size in axes.items())
     first = next(iter(axes))
     return Diagnostic(
         code="RS522",
         message=f"a LOGICAL device id on a mesh of several axes ({mesh})",
         primary=label(span, "this number counts all devices of the mesh"),
-        counterexample=at,
+        counterexample=consequence.counterexample,
+        notes=(f"with it, {consequence.code}: {consequence.message}",),
         help=f'device_id={{"{first}": …}} with DeviceIdType.MESH names one axis and keeps the others',
     )
 

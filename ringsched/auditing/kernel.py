@@ -48,6 +48,7 @@ class KernelWalker(Walker):
         self.far: dict[tuple[str, int], tuple[int, Span | None]] = {}
         self.peeked: dict[str, Span | None] = {}
         self.flooded: set[str] = set()
+        self.flat_ids: list[Span | None] = []
         self._since: set[tuple[str, Buffer, tuple[Any, ...]]] = set()
 
     @property

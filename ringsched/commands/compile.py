@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from ringsched.commands.audited import Outcome as Audit
+from ringsched.commands.audited import audit_small, auditor
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
 from ringsched.commands.settings import parameters_text, parse_settings
 from ringsched.commands.verify import CHECKED, Outcome, check_and_compile
@@ -37,6 +39,7 @@ class Request:
     debug: bool
     target: str | None
     shape: str | None
+    audit: bool
     as_json: bool
 
     @property
@@ -50,10 +53,12 @@ def compile_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     operand = parse_operand(request.shape) if request.shape else None
     _check_usage(request)
-    outcome, compiled = check_and_compile(request.file, settings, debug=request.debug)
-    if compiled is None:
-        return _fail(request, outcome)
-    return _deliver(request, outcome, compiled, operand)
+    with auditor(request.audit and not request.debug) as process:
+        outcome, compiled = check_and_compile(request.file, settings, debug=request.debug)
+        if compiled is None:
+            return _fail(request, outcome)
+        audit = None if process is None else audit_small(process, [compiled])
+    return _deliver(request, outcome, compiled, operand, audit)
 
 
 def _check_usage(request: Request) -> None:
@@ -90,7 +95,9 @@ def _refused(request: Request, outcome: Outcome, finding: Diagnostic) -> int:
     return exit_status([finding])
 
 
-def _deliver(request: Request, outcome: Outcome, compiled: Compiled, operand: Operand | None) -> int:
+def _deliver(
+    request: Request, outcome: Outcome, compiled: Compiled, operand: Operand | None, audit: Audit | None
+) -> int:
     """Writes the text, unless the target's compiler refuses the kernel."""
     schedule = compiled.proven.schedule
     operand = operand or default_operand(compiled.proven.flat.promise)
@@ -111,12 +118,16 @@ def _deliver(request: Request, outcome: Outcome, compiled: Compiled, operand: Op
     if request.explain:
         say(decisions_text(compiled.proven.lowered.decisions))
     if request.as_json:
-        print_json(outcome.to_json() | {"output": path and str(path)} | (report.to_json() if report else {}))
+        about = {"output": path and str(path), "audit": audit and audit.to_json()}
+        print_json(outcome.to_json() | about | (report.to_json() if report else {}))
         return EXIT_RIGHT
     proven = f"right for {parameters_text(outcome.parameters)}" if outcome.parameters else "right"
     written = f" → {path}" if path is not None else ""
-    sentence = f"{request.file}{written}: {proven} (checked at these sizes; {CHECKED}) in {outcome.seconds:.2f} s"
+    checked = CHECKED if audit is None else f"{CHECKED}; {audit.words()}"
+    sentence = f"{request.file}{written}: {proven} (checked at these sizes; {checked}) in {outcome.seconds:.2f} s"
     click.echo(sentence, err=request.prints)
+    if audit is not None and audit.undecided:
+        say(f"not audited: {audit.undecided}")
     if report is not None:
         click.echo(report_text(report, operand), err=request.prints)
     return EXIT_RIGHT

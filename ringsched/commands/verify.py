@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
-from ringsched.commands.output import exit_status, print_json, show, verdict_of, worst
+from ringsched.auditing.generated import Auditor
+from ringsched.commands.audited import Outcome as Audit
+from ringsched.commands.audited import audit_small, auditor
+from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, worst
 from ringsched.commands.settings import (
     Settings,
     each,
@@ -17,7 +20,7 @@ from ringsched.commands.settings import (
     parse_settings,
     single,
 )
-from ringsched.diagnostics import EXIT_USAGE, Diagnostic, DiagnosticError
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_USAGE, Diagnostic, DiagnosticError
 from ringsched.pipeline import CALLS, Compiled, compile_schedule, open_schedule, prove
 from ringsched.schedule.loader import set_parameters
 from ringsched.schedule.schedule import Schedule
@@ -34,6 +37,7 @@ class Outcome:
     settings: Settings
     seconds: float
     diagnostics: tuple[Diagnostic, ...]
+    audit: Audit | None = None
 
     def to_json(self) -> dict[str, object]:
         """The keys that `--json` promises."""
@@ -44,11 +48,13 @@ class Outcome:
             "proof": "these sizes",
             "seconds": round(self.seconds, 3),
             "diagnostics": [diagnostic.to_json() for diagnostic in self.diagnostics],
+            **({"audit": self.audit.to_json()} if self.audit is not None else {}),
         }
 
     def sentence(self) -> str:
         """The line for people."""
         seconds = f"in {self.seconds:.2f} s"
+        checked = CHECKED if self.audit is None else f"{CHECKED}; {self.audit.words()}"
         if self.diagnostics:
             count = len(self.diagnostics)
             errors = f"{count} {'error' if count == 1 else 'errors'}"
@@ -58,24 +64,34 @@ class Outcome:
             return f"{self.file}: {verdict_of(self.diagnostics)}{sizes} ({errors}) {seconds}"
         if has_range(self.settings):
             sizes = parameters_text(self.parameters, self.settings)
-            return f"{self.file}: right, checked for {sizes} ({CHECKED}) {seconds}"
+            return f"{self.file}: right, checked for {sizes} ({checked}) {seconds}"
         sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
-        return f"{self.file}: right{sizes} (checked at these sizes; {CHECKED}) {seconds}"
+        return f"{self.file}: right{sizes} (checked at these sizes; {checked}) {seconds}"
 
 
-def check(file: str, settings: Settings) -> Outcome:
-    """Loads a file once and checks it at all parameters, up to the first at which it is not right."""
+def check(file: str, settings: Settings, process: Auditor | None = None) -> Outcome:
+    """Loads a file once and checks it at all parameters, up to the first at which it is not right.
+
+    process: that audits the kernels, too.
+    """
     start = time.perf_counter()
     parameters: dict[str, int] = {}
     found: tuple[Diagnostic, ...] = ()
+    compiled: list[Compiled] = []
     try:
         schedule = open_schedule(file)
         for values in each(settings):
             parameters = _parameters(schedule, values)
-            prove(set_parameters(schedule, values))
+            if process is None:
+                prove(set_parameters(schedule, values))
+            else:
+                compiled.append(compile_schedule(set_parameters(schedule, values)))
     except DiagnosticError as error:
         found = error.diagnostics
-    return _outcome(file, parameters, settings, start, found)
+    if process is None or found:
+        return _outcome(file, parameters, settings, start, found)
+    audit = audit_small(process, compiled)
+    return replace(_outcome(file, parameters, settings, start, ()), audit=audit)
 
 
 def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> tuple[Outcome, Compiled | None]:
@@ -91,6 +107,11 @@ def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> 
     return _outcome(file, parameters, settings, start, ()), compiled
 
 
+def _is_open(outcome: Outcome) -> bool:
+    """Whether an audit was asked for that could not be made."""
+    return outcome.audit is not None and bool(outcome.audit.undecided)
+
+
 def _parameters(schedule: Schedule, values: dict[str, int]) -> dict[str, int]:
     return {p.name: values.get(p.name, p.value) for p in schedule.parameters}
 
@@ -102,16 +123,19 @@ def _outcome(
     return Outcome(file=file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=diagnostics)
 
 
-def verify(files: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> int:
+def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_json: bool) -> int:
     """Returns the exit code."""
     values = parse_settings(settings, ranges=True)
     statuses = []
     for file in files:
-        outcome = check(file, values)
-        statuses.append(exit_status(outcome.diagnostics))
+        with auditor(audit) as process:
+            outcome = check(file, values, process)
+        statuses.append(exit_status(outcome.diagnostics) or (EXIT_UNDECIDED if _is_open(outcome) else EXIT_RIGHT))
         if as_json:
             print_json(outcome.to_json())
         else:
             show(outcome.diagnostics)
             click.echo(outcome.sentence())
+            if outcome.audit is not None and outcome.audit.undecided:
+                say(f"not audited: {outcome.audit.undecided}")
     return worst(statuses)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringsched.program.trace import Block, Execution, Op, SemaphoreKey, Wait
+from ringsched.program.trace import Block, Enter, Execution, Exit, Op, SemaphoreKey, Wait
 from ringsched.verify.clocks import Clocks
 from ringsched.verify.machine import Machine
 from ringsched.verify.races import Kind, Pair, Races, Space, Touch, block_of
@@ -99,7 +99,7 @@ def check_hazards(execution: Execution, calls: int = 2) -> HazardReport:
     races = Races(machine, Clocks(machine))
     distinct: dict[tuple[object, ...], Pair] = {}
     for pair in races.consecutive_pairs():
-        key = (pair.place[1:], *(touch.position % _length(machine, touch) for touch in (pair.first, pair.second)))
+        key = (pair.place[1:], *(_instruction(machine, touch) for touch in (pair.first, pair.second)))
         known = distinct.get(key)
         if known is None or _age(pair) < _age(known):
             distinct[key] = pair
@@ -123,6 +123,13 @@ def all_races(execution: Execution, calls: int = 2) -> frozenset[tuple[int, tupl
         left, right = sorted(((first.rank, first.position), (second.rank, second.position)))
         found.add((place.owner, left, right))
     return frozenset(found)
+
+
+def _instruction(machine: Machine, touch: Touch) -> tuple[int, object]:
+    """What all ranks that execute the same line at the same place of their traces have in common."""
+    position = touch.position % _length(machine, touch)
+    op = machine.op(machine.geometry.thread(touch.rank), position)
+    return position, None if isinstance(op, Enter | Exit) else op.origin
 
 
 def _length(machine: Machine, touch: Touch) -> int:

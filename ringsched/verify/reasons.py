@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ringsched.program.program import BARRIER
-from ringsched.program.trace import Compute, Dma, Execution, Op, SemaphoreKey, Signal, Wait
+from ringsched.program.trace import Block, Compute, Dma, Execution, Op, SemaphoreKey, Signal, Wait
 from ringsched.verify.hazards import Access, Leftover, Race
 
 
@@ -31,11 +31,12 @@ def race_code(race: Race, execution: Execution) -> str:
             if _reads(second):
                 return "RS404"
             return "RS406" if isinstance(second.op, Compute) and first.rank != race.memory_rank else "RS401"
-        case Dma(sent=key) if first.kind == "read" and own and second.kind == "write":
+        case Dma(sent=sent, received=received) if first.kind == "read" and own and second.kind == "write":
+            key = sent or received  # a local copy counts once, on `received`
             ended = _meant_to_have_ended(first.op, first.rank, first.position, key, second, execution)
             return "RS405" if ended else "RS401"
         case Compute() if first.kind == "write" and isinstance(second.op, Dma) and not own:
-            initial = _is_first_touch(first, _trace(execution, first.rank)) and not _reads(first)
+            initial = _is_first_touch(first, race.overlap, _trace(execution, first.rank)) and not _reads(first)
             return "RS406" if initial else "RS401"
         case _:
             return "RS401"
@@ -86,9 +87,8 @@ def _reads(access: Access) -> bool:
     return any(s.buffer == block.buffer and s.start < block.stop and block.start < s.stop for s in sources)
 
 
-def _is_first_touch(access: Access, trace: Sequence[Op]) -> bool:
-    """Whether the core has not looked at this memory before in the call."""
-    block = access.block
+def _is_first_touch(access: Access, block: Block, trace: Sequence[Op]) -> bool:
+    """Whether the rank has not looked at this memory before in the call."""
 
     def touches(op: Op) -> bool:
         blocks = (*op.sources, op.target) if isinstance(op, Compute) else (op.source,) if isinstance(op, Dma) else ()

@@ -266,22 +266,26 @@ def test_compile_writes_a_module_and_says_what_was_proven(tmp_path):
     printed = ringsched("compile", "reduce_scatter", "--set", "N=3", "-o", "-", cwd=tmp_path)
     assert printed.stdout == text
     assert "right for N = 3" in printed.stderr
-    assert printed.stdout != ringsched("compile", "reduce_scatter", "--set", "N=3", "-o", "-", "--debug").stdout
+    assert (
+        printed.stdout
+        != ringsched("compile", "reduce_scatter", "--set", "N=3", "-o", "-", "--debug", "--no-audit").stdout
+    )
 
 
 def test_emit(tmp_path):
-    program = ringsched("compile", "all_gather", "--emit", "program", cwd=tmp_path)
+    program = ringsched("compile", "all_gather", "--emit", "program", "--no-audit", cwd=tmp_path)
     assert program.stdout.startswith("program all_gather (r in 0 .. 3)\n")
     assert os.listdir(tmp_path) == []
-    schedule = ringsched("compile", "all_gather", "--emit", "schedule", "-o", "again.yaml", cwd=tmp_path)
+    schedule = ringsched("compile", "all_gather", "--emit", "schedule", "-o", "again.yaml", "--no-audit", cwd=tmp_path)
     assert schedule.returncode == 0
     assert "schedule: all_gather" in (tmp_path / "again.yaml").read_text()
-    both = ringsched("compile", "all_gather", "--emit", "kernel", "--json")
+    both = ringsched("compile", "all_gather", "--emit", "kernel", "--json", "--no-audit")
     assert (both.returncode, both.stdout) == (2, "")
 
 
 def test_json_of_compile(tmp_path):
     result = ringsched("compile", "shift", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["audit"]["verdict"] == "right"
     entry = json.loads(result.stdout)
     assert (entry["verdict"], entry["params"], entry["output"]) == ("right", {"N": 4}, "shift.py")
 
@@ -290,7 +294,7 @@ def test_json_of_compile(tmp_path):
 def test_outputs_that_cannot_be_written(output, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "mine.yaml").write_text(ALL_GATHER)
-    result = ringsched("compile", "mine.yaml", "-o", output, cwd=tmp_path)
+    result = ringsched("compile", "mine.yaml", "-o", output, "--no-audit", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert f"error[RS611]: {output} cannot be written: " in result.stderr
     assert "help: " in result.stderr
@@ -300,22 +304,22 @@ def test_outputs_that_cannot_be_written(output, tmp_path):
 
 def test_a_file_of_someone_else_is_only_overwritten_by_name(tmp_path):
     (tmp_path / "shift.py").write_text("mine = 1\n")
-    result = ringsched("compile", "shift", cwd=tmp_path)
+    result = ringsched("compile", "shift", "--no-audit", cwd=tmp_path)
     assert result.returncode == 2
     assert "ringsched did not write" in result.stderr
     assert (tmp_path / "shift.py").read_text() == "mine = 1\n"
-    assert ringsched("compile", "shift", "-o", "shift.py", cwd=tmp_path).returncode == 0
-    assert ringsched("compile", "shift", cwd=tmp_path).returncode == 0  # now it is a kernel of ours
+    assert ringsched("compile", "shift", "-o", "shift.py", "--no-audit", cwd=tmp_path).returncode == 0
+    assert ringsched("compile", "shift", "--no-audit", cwd=tmp_path).returncode == 0  # now it is a kernel of ours
 
 
 def test_a_written_file_has_the_usual_mode_and_a_link_stays(tmp_path):
     (tmp_path / "link.py").symlink_to("kernel.py")
-    assert ringsched("compile", "shift", "-o", "link.py", cwd=tmp_path).returncode == 0
+    assert ringsched("compile", "shift", "-o", "link.py", "--no-audit", cwd=tmp_path).returncode == 0
     assert (tmp_path / "link.py").is_symlink()
     umask = os.umask(0)
     os.umask(umask)
     assert (tmp_path / "kernel.py").stat().st_mode & 0o777 == 0o666 & ~umask
-    assert ringsched("compile", "shift", "-o", os.devnull).returncode == 0
+    assert ringsched("compile", "shift", "-o", os.devnull, "--no-audit").returncode == 0
     assert not Path(os.devnull).is_file()
 
 
@@ -326,7 +330,7 @@ def test_targets_and_shapes_are_checked_first(tmp_path):
         (["--target", "v5e:2x2", "--shape", "x=8x"], "RS112"),
         (["--target", "v5e:2x2", "--shape", "x=10x128"], "RS607"),
     ):
-        result = ringsched("compile", "reduce_scatter", *arguments, cwd=tmp_path)
+        result = ringsched("compile", "reduce_scatter", *arguments, "--no-audit", cwd=tmp_path)
         assert result.returncode == 2, result.stderr
         assert f"error[{code}]" in result.stderr
         assert "help: " in result.stderr
@@ -426,3 +430,17 @@ def test_a_reader_that_goes_away():
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 141
+
+
+def test_a_large_kernel_is_audited_at_a_smaller_size(tmp_path: Path) -> None:
+    result = ringsched("compile", "all_gather", "--set", "N=12", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["audit"]["params"] == [{"N": 4}]
+    result = ringsched("compile", "all_gather", "--set", "N=12", "--no-audit", "--json", cwd=tmp_path)
+    assert json.loads(result.stdout)["audit"] is None
+
+
+def test_verify_audits_where_it_is_asked_to() -> None:
+    result = ringsched("verify", "reduce_scatter", "--set", "N=2..3", "--audit")
+    assert result.returncode == 0
+    assert "2 kernels audited, up to N = 3" in result.stdout
+    assert "audited" not in ringsched("verify", "reduce_scatter").stdout

@@ -16,7 +16,10 @@ BLOCK = (ROWS, COLS)
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`codes`: those that the audit must give, all of them, for the reason told. `line`: text that it must point at."""
+    """`codes`: those that the audit must give, all of them, for the reason told; of "RS401/RS406", one or the other.
+
+    `line`: text that it must point at. `expect`: what the kernels are to compute, where that is checked.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -28,6 +31,8 @@ class Case:
     args: tuple[str, ...] = (f"f32[{4 * ROWS},{COLS}]",)
     in_specs: Any = "i"
     out_specs: Any = "i"
+    expect: Any = None
+    chip: str | None = None
 
 
 def right(name: str, function: Callable[..., Any], reason: str, **more: Any) -> Case:
@@ -38,9 +43,35 @@ def wrong(name: str, function: Callable[..., Any], reason: str, *codes: str, **m
     return Case(name=name, function=function, verdict="wrong", reason=reason, codes=frozenset(codes), **more)
 
 
-def undecided(name: str, function: Callable[..., Any], reason: str, **more: Any) -> Case:
-    codes = frozenset({"RS702"})
+def undecided(name: str, function: Callable[..., Any], reason: str, code: str = "RS702", **more: Any) -> Case:
+    codes = frozenset({code})
     return Case(name=name, function=function, verdict="undecided", reason=reason, codes=codes, **more)
+
+
+# What the line is about that a finding with this code has to point at.
+POINTS_AT = {
+    "RS401": "start",
+    "RS402": "start",
+    "RS403": "start",
+    "RS404": "start",
+    "RS405": "start",
+    "RS406": "start",
+    "RS432": "start",
+    "RS501": "wait",
+    "RS524": "start",
+}
+
+
+def flawed(
+    family: str, build: Callable[[str], Callable[..., Any]], flaws: Mapping[str, tuple[str, ...]], **more: Any
+) -> tuple[Case, ...]:
+    """A wrong case for each flaw that `build` can put into a kernel. `flaws`: name → (codes, reason), or a line too."""
+    cases = []
+    for flaw, (codes, reason, *line) in flaws.items():
+        first = codes.split()[0]
+        text = line[0] if line else POINTS_AT.get(first.split("/")[0])
+        cases.append(wrong(f"{family}_{flaw}", build(flaw), reason, *codes.split(), line=text, **more))
+    return tuple(cases)
 
 
 def call(
@@ -50,6 +81,7 @@ def call(
     scratch: tuple[Any, ...] = (),
     barrier: bool = True,
     memory: Any = pltpu.VMEM,
+    dtype: Any = jnp.float32,
     **options: Any,
 ) -> Callable[..., Any]:
     """The function that runs a kernel on whole operands in `memory`."""
@@ -57,7 +89,7 @@ def call(
     def function(*operands: Any) -> Any:
         return pl.pallas_call(
             kernel,
-            out_shape=jax.ShapeDtypeStruct(out, jnp.float32),
+            out_shape=jax.ShapeDtypeStruct(out, dtype),
             in_specs=[pl.BlockSpec(memory_space=memory)] * len(operands),
             out_specs=pl.BlockSpec(memory_space=memory),
             scratch_shapes=scratch,
@@ -86,6 +118,14 @@ def meet(*devices: Any) -> None:
     pl.semaphore_wait(barrier, len(devices))
 
 
+def admit(*writers: Any, targets: int = 1) -> None:
+    """Signals those that write here, and waits for a signal of each device that is written to."""
+    barrier = pltpu.get_barrier_semaphore()
+    for writer in writers:
+        tell(barrier, writer)
+    pl.semaphore_wait(barrier, targets)
+
+
 def push(source: Any, target: Any, sent: Any, received: Any, device: Any) -> Any:
     """A copy to a device, not yet started."""
     return pltpu.make_async_remote_copy(
@@ -100,3 +140,34 @@ COUNTER = pltpu.SemaphoreType.REGULAR
 def blocks(count: int) -> Any:
     """Scratch memory for so many blocks."""
     return pltpu.VMEM((count, *BLOCK), jnp.float32)
+
+
+def ring(n: int) -> dict[str, Any]:
+    """n devices, each with one block."""
+    return {"mesh": {"i": n}, "args": (f"f32[{n * ROWS},{COLS}]",)}
+
+
+def stacked(n: int) -> dict[str, Any]:
+    """n devices, each with a block for every device."""
+    return {"mesh": {"i": n}, "args": (f"f32[{n * n},{ROWS},{COLS}]",)}
+
+
+def gathered(x: Any) -> Any:
+    return lax.all_gather(x, "i")
+
+
+def summed(x: Any) -> Any:
+    return lax.psum(x, "i")
+
+
+def scattered(x: Any) -> Any:
+    return lax.psum_scatter(x, "i")
+
+
+def exchanged(x: Any) -> Any:
+    return lax.all_to_all(x, "i", 0, 0)
+
+
+def shifted(x: Any, by: int = 1) -> Any:
+    n = lax.axis_size("i")
+    return lax.ppermute(x, "i", [(k, (k + by) % n) for k in range(n)])

@@ -4,7 +4,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from corpus.case import COUNTER, DMA, call, meet, neighbours, push, right, tell, wrong
+from corpus.case import COUNTER, DMA, call, meet, neighbours, push, right, shifted, tell, wrong
 
 PAIR = {"mesh": {"i": 2}, "args": ("f32[16,128]",)}
 
@@ -130,7 +130,7 @@ SCRATCH = (DMA, DMA)
 BUFFER = (pltpu.VMEM((8, 128), "float32"), DMA, DMA)
 
 CASES = (
-    right("swap", call(swap_kernel, scratch=SCRATCH), "each waits until the other has entered", **PAIR),
+    right("swap", call(swap_kernel, scratch=SCRATCH), "each waits until the other has entered", expect=shifted, **PAIR),
     wrong(
         "swap_without_barrier",
         call(swap_at_once_kernel, scratch=SCRATCH, barrier=False),
@@ -143,6 +143,7 @@ CASES = (
         "permute_with_both_neighbours",
         call(permute_kernel, scratch=SCRATCH),
         "on four devices, no neighbour can get ahead far enough to signal for the other one, too",
+        expect=shifted,
     ),
     wrong(
         "permute_with_both_neighbours_of_five",
@@ -157,16 +158,24 @@ CASES = (
         "permute",
         call(permute_told_by_reader_kernel, scratch=SCRATCH),
         "the device that is written into gives leave",
+        expect=shifted,
     ),
     wrong(
         "permute_with_barrier_reversed",
         call(permute_told_by_writer_kernel, scratch=SCRATCH),
         "the signal says nothing about the device that is written into",
-        "RS402",
+        "RS524",
         line="copy.start()",
     ),
-    right("permute_mesh_tuple", call(permute_mesh_tuple_kernel, scratch=SCRATCH), "device ids as tuples"),
-    right("permute_logical", call(permute_logical_kernel, scratch=SCRATCH), "on one axis, a LOGICAL id is its index"),
+    right(
+        "permute_mesh_tuple", call(permute_mesh_tuple_kernel, scratch=SCRATCH), "device ids as tuples", expect=shifted
+    ),
+    right(
+        "permute_logical",
+        call(permute_logical_kernel, scratch=SCRATCH),
+        "on one axis, a LOGICAL id is its index",
+        expect=shifted,
+    ),
     wrong(
         "missing_receive_wait",
         call(unreceived_kernel, scratch=SCRATCH),
@@ -187,14 +196,14 @@ CASES = (
         "read_before_wait",
         call(read_too_soon_kernel, scratch=BUFFER),
         "the buffer is read while the DMA writes it",
-        "RS401",
+        "RS404",
         line="o_ref[...] = buffer[...]",
     ),
     wrong(
         "wait_for_half",
         call(half_waited_kernel, scratch=SCRATCH),
         "start and wait are of different sizes",
-        "RS502",
+        "RS505",
         "RS403",
     ),
     wrong(

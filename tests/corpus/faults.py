@@ -48,6 +48,20 @@ def logical_along_y_kernel(x_ref, o_ref, sent, received):
     copy.wait()
 
 
+def counted_along_y_kernel(x_ref, o_ref, sent, received):
+    """The number counts all devices, as LOGICAL means it: x * Y + y."""
+    _, left, onward = neighbours("y")
+    first = lax.axis_index("x") * lax.axis_size("y")
+    barrier = pltpu.get_barrier_semaphore()
+    pl.semaphore_signal(barrier, 1, device_id=first + left, device_id_type=pl.DeviceIdType.LOGICAL)
+    pl.semaphore_wait(barrier, 1)
+    copy = pltpu.make_async_remote_copy(
+        x_ref, o_ref, sent, received, device_id=first + onward, device_id_type=pl.DeviceIdType.LOGICAL
+    )
+    copy.start()
+    copy.wait()
+
+
 def past_the_end_kernel(x_ref, o_ref, done):
     i = lax.axis_index("i")
     copy = pltpu.make_async_copy(x_ref, o_ref.at[i + 1], done)
@@ -235,12 +249,38 @@ def unwaited_on_a_grid(x):
     )(x)
 
 
+def along_y(x):
+    return lax.ppermute(x, "y", [(k, (k + 1) % 4) for k in range(4)])
+
+
+def the_odd_one(x):
+    """Of each pair, the block of the odd one."""
+    return lax.all_gather(x, "i")[lax.axis_index("i") // 2 * 2 + 1]
+
+
+def counted_up(x):
+    return x + jnp.arange(16)[:, None] // 8
+
+
 BUFFER = (pltpu.VMEM(BLOCK, jnp.float32),)
 LOCAL = {"barrier": False, "scratch": (DMA,)}
 HBM = {"memory": pltpu.HBM}
 
 CASES = (
-    right("one_axis_of_a_torus", call(along_y_kernel, scratch=(DMA, DMA)), "the other axis is kept", **TORUS),
+    right(
+        "one_axis_of_a_torus",
+        call(along_y_kernel, scratch=(DMA, DMA)),
+        "the other axis is kept",
+        expect=along_y,
+        **TORUS,
+    ),
+    right(
+        "logical_that_counts_all",
+        call(counted_along_y_kernel, scratch=(DMA, DMA)),
+        "a LOGICAL id that is meant as one",
+        expect=lambda x: lax.ppermute(x, "y", [(k, (k + 1) % 4) for k in range(4)]),
+        **TORUS,
+    ),
     wrong(
         "logical_on_a_torus",
         call(logical_along_y_kernel, scratch=(DMA, DMA)),
@@ -268,7 +308,10 @@ CASES = (
     wrong("id_without_barrier", call(copy_kernel), "a collective_id for nothing", "RS521"),
     wrong("writes_operand", call(write_operand_kernel, **LOCAL, **HBM), "the caller's array", "RS433"),
     wrong(
-        "writes_no_result", call(nothing_kernel, barrier=False, scratch=(pltpu.VMEM(BLOCK, jnp.float32),)), "", "RS434"
+        "writes_no_result",
+        call(nothing_kernel, barrier=False, scratch=(pltpu.VMEM(BLOCK, jnp.float32),)),
+        "the result is never written",
+        "RS434",
     ),
     wrong(
         "scope_left_early",
@@ -277,15 +320,21 @@ CASES = (
         "RS403",
         "RS502",
     ),
-    right("scope", call(scope_kernel, barrier=False), "all is waited for within the scope"),
-    undecided("condition_on_data", call(hangs_on_data_kernel, **LOCAL), "", line="@pl.when(x_ref[0, 0] > 0)"),
-    undecided("rounds_on_data", call(rounds_on_data_kernel, **LOCAL), "", line="lax.while_loop("),
-    undecided("semaphore_read", call(looks_at_semaphore_kernel, **LOCAL), "", line="pl.semaphore_read(done)"),
+    right("scope", call(scope_kernel, barrier=False), "all is waited for within the scope", expect=lambda x: x),
+    undecided("condition_on_data", call(hangs_on_data_kernel, **LOCAL), "whether", line="@pl.when(x_ref[0, 0] > 0)"),
+    undecided("rounds_on_data", call(rounds_on_data_kernel, **LOCAL), "how often", line="lax.while_loop("),
+    undecided(
+        "semaphore_read",
+        call(looks_at_semaphore_kernel, **LOCAL),
+        "the count at some moment",
+        line="pl.semaphore_read(done)",
+    ),
     undecided("scoped_and_remote", call(scoped_and_remote_kernel, scratch=(DMA,)), "a target that comes and goes"),
     right(
         "remembers_its_place",
         call(remembers_its_place_kernel, scratch=(pltpu.SMEM((1,), jnp.int32), DMA, DMA, COUNTER)),
         "the even ones tell the odd ones on their right, and those write back",
+        expect=the_odd_one,
     ),
     wrong(
         "forgets_its_neighbour",
@@ -293,7 +342,7 @@ CASES = (
         "the odd ones write back without being told",
         "RS402",
     ),
-    right("grid", on_a_grid, "the grid copies blocks in and out", args=("f32[64,128]",)),
+    right("grid", on_a_grid, "the grid copies blocks in and out", expect=counted_up, args=("f32[64,128]",)),
     wrong(
         "grid_unwaited",
         unwaited_on_a_grid,

@@ -1,10 +1,28 @@
 """All-gathers and reduce-scatters around a ring, with too little and enough between the steps."""
 
+import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from corpus.case import BLOCK, COLS, COUNTER, DMA, ROWS, blocks, call, meet, neighbours, push, right, tell, wrong
+from corpus.case import (
+    BLOCK,
+    COLS,
+    COUNTER,
+    DMA,
+    ROWS,
+    blocks,
+    call,
+    gathered,
+    meet,
+    neighbours,
+    push,
+    right,
+    scattered,
+    shifted,
+    tell,
+    wrong,
+)
 
 N = 4
 
@@ -118,6 +136,10 @@ def overlapping_columns_kernel(x_ref, o_ref, sent, received):
         copy.wait()
 
 
+def halves_apart(x):
+    return jnp.where(jnp.arange(COLS) < COLS // 2, shifted(x), shifted(x, -1))
+
+
 OPERAND = {"args": (f"f32[{N * N},{ROWS},{COLS}]",)}
 
 CASES = (
@@ -125,14 +147,15 @@ CASES = (
         "gather_one_receive_semaphore",
         gather(shared=True),
         "a block of a later step can satisfy the wait of an earlier one",
-        "RS401",
+        "RS405",
         line="copy.start()",
     ),
-    right("gather", gather(shared=False), "one receive semaphore for each step"),
+    right("gather", gather(shared=False), "one receive semaphore for each step", expect=gathered),
     right(
         "gather_unrolled",
         call(unrolled_gather_kernel, out=(N, *BLOCK), scratch=(DMA, DMA((N - 1,)))),
         "one receive semaphore for each step, and the loop written out",
+        expect=gathered,
     ),
     wrong(
         "scatter_one_slot",
@@ -143,14 +166,20 @@ CASES = (
         **OPERAND,
     ),
     wrong("scatter_two_slots", scatter(count=2), "three devices can be three steps apart", "RS401", **OPERAND),
-    right("scatter", scatter(count=N - 1), "a slot for each step", **OPERAND),
+    right("scatter", scatter(count=N - 1), "a slot for each step", expect=scattered, **OPERAND),
     right(
         "scatter_credits",
         call(scatter_with_credits_kernel, scratch=(blocks(2), DMA((2,)), DMA((2,)), COUNTER)),
         "a slot is filled again only once it is free",
+        expect=scattered,
         **OPERAND,
     ),
-    right("split_columns", call(split_columns_kernel, scratch=(DMA((2,)), DMA((2,)))), "the halves do not touch"),
+    right(
+        "split_columns",
+        call(split_columns_kernel, scratch=(DMA((2,)), DMA((2,)))),
+        "the halves do not touch",
+        expect=halves_apart,
+    ),
     wrong(
         "overlapping_columns",
         call(overlapping_columns_kernel, scratch=(DMA((2,)), DMA((2,)))),

@@ -6,7 +6,21 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from corpus.case import COLS, COUNTER, DMA, call, meet, neighbours, push, right, tell, undecided, wrong
+from corpus.case import (
+    COLS,
+    COUNTER,
+    DMA,
+    call,
+    gathered,
+    meet,
+    neighbours,
+    push,
+    right,
+    shifted,
+    tell,
+    undecided,
+    wrong,
+)
 
 N = 4
 ROWS = 32
@@ -143,12 +157,26 @@ def told_by_neighbour_kernel(x_ref, o_ref, place, told, sent, received):
     copy.wait()
 
 
+def same(x):
+    return x
+
+
+def twice_gathered(x):
+    return 2 * gathered(x)
+
+
 TALL = {"args": (f"f32[{N * ROWS},{COLS}]",)}
 VMEM = pltpu.VMEM((8, COLS), jnp.float32)
 PLACE = pltpu.SMEM((1,), jnp.int32)
 
 CASES = (
-    right("pipeline_in_hbm", doubled(lambda s: s + 1), "each block comes into a slot of its own", **TALL),
+    right(
+        "pipeline_in_hbm",
+        doubled(lambda s: s + 1),
+        "each block comes into a slot of its own",
+        expect=twice_gathered,
+        **TALL,
+    ),
     wrong(
         "pipeline_in_hbm_on_one_slot",
         doubled(lambda s: s),
@@ -157,19 +185,19 @@ CASES = (
         line="pipeline(slots.at[s]",
         **TALL,
     ),
-    right("there_and_back", there_and_back, "two kernels, each with a barrier of its own"),
+    right("there_and_back", there_and_back, "two kernels, each with a barrier of its own", expect=same),
     wrong(
         "there_and_back_on_one_barrier",
         there_and_back_on_one_barrier,
         "a signal for the second kernel is taken for one of the first: it comes from the other side",
-        "RS402",
+        "RS525",
     ),
-    right("twice_the_same", twice_the_same, "the same kernel twice on one barrier"),
+    right("twice_the_same", twice_the_same, "the same kernel twice on one barrier", expect=lambda x: shifted(x, 2)),
     right("in_a_loop", in_a_loop, "the same kernel again and again"),
     undecided("two_in_a_loop", two_in_a_loop, "two kernels, and their order round by round"),
     undecided("as_long_as_it_is_small", as_long_as_it_is_small, "how often hangs on data"),
-    right("idle_memory", call(idle_kernel, barrier=False, scratch=(VMEM, DMA, COUNTER)), "advice only"),
-    right("told_by_table", told_by_table, "what the caller computes from the axis index is known"),
+    right("idle_memory", call(idle_kernel, barrier=False, scratch=(VMEM, DMA, COUNTER)), "advice only", expect=same),
+    right("told_by_table", told_by_table, "what the caller computes from the axis index is known", expect=shifted),
     undecided(
         "told_by_neighbour",
         call(told_by_neighbour_kernel, scratch=(PLACE, PLACE, DMA, DMA)),

@@ -66,6 +66,7 @@ def in_place(space, *, waits):
 
 def every_other_kernel(x_ref, o_ref):
     o_ref[pl.ds(0, 4, 2)] = x_ref[pl.ds(1, 4, 2)]
+    o_ref[pl.ds(1, 4, 2)] = x_ref[pl.ds(0, 4, 2)]
 
 
 def every_other_too_far_kernel(x_ref, o_ref, i_ref):
@@ -97,12 +98,18 @@ def local(kernel, *scratch):
     return lambda x: pl.pallas_call(kernel, out_shape=SHAPE, scratch_shapes=scratch)(x)
 
 
+def halves_swapped(x):
+    return jnp.concatenate([x[4:], x[:4]])
+
+
 CASES = (
-    right("squeezed", squeezed, "a block with a dimension less than the array"),
-    right("block_from_table", block_from_table, "blocks are copied by the grid, whichever they are"),
-    right("in_place", in_place(pltpu.HBM, waits=True), "loaded before it is stored"),
-    right("in_place_any", in_place(pl.ANY, waits=True), "loaded before it is stored"),
-    wrong("in_place_too_soon", in_place(pltpu.HBM, waits=False), "stored while it is loaded", "RS401"),
+    right("squeezed", squeezed, "a block with a dimension less than the array", expect=lambda x: jnp.stack([x, x])),
+    right(
+        "block_from_table", block_from_table, "blocks are copied by the grid, whichever they are", expect=halves_swapped
+    ),
+    right("in_place", in_place(pltpu.HBM, waits=True), "loaded before it is stored", expect=lambda x: x),
+    right("in_place_any", in_place(pl.ANY, waits=True), "loaded before it is stored", expect=lambda x: x),
+    wrong("in_place_too_soon", in_place(pltpu.HBM, waits=False), "stored while it is loaded", "RS404"),
     undecided("in_place_vmem", in_place(pltpu.VMEM, waits=True), "one window or two"),
     right("every_other", local(every_other_kernel), "slices with a stride"),
     wrong("every_other_too_far", local(every_other_too_far_kernel, pltpu.SMEM((1,), jnp.int32)), "3 + 6 > 7", "RS431"),
