@@ -190,7 +190,7 @@ def fingerprint(case: Any) -> str:
     """Changes with the kernel: a digest of its jaxpr, and of how it is called."""
     import jax
 
-    from ringsched.auditing.tracing import _specs, shape_of
+    from ringsched.auditing.tracing import specs_of, shape_of
 
     it = subject_of(case)
     mesh = jax.sharding.AbstractMesh(
@@ -203,7 +203,7 @@ def fingerprint(case: Any) -> str:
         if not callable(function):
             texts.append(repr(function))
             continue
-        specs = {"in_specs": _specs(it.in_specs, it.mesh), "out_specs": _specs(it.out_specs, it.mesh)}
+        specs = {"in_specs": specs_of(it.in_specs, it.mesh), "out_specs": specs_of(it.out_specs, it.mesh)}
         with jax.sharding.use_abstract_mesh(mesh):
             try:
                 sharded = jax.shard_map(function, mesh=mesh, **specs, check_vma=False)

@@ -113,8 +113,8 @@ def _traced(
             sharded = jax.shard_map(
                 function,
                 mesh=mesh,
-                in_specs=_specs(in_specs, mesh_axes),
-                out_specs=_specs(out_specs, mesh_axes),
+                in_specs=specs_of(in_specs, mesh_axes),
+                out_specs=specs_of(out_specs, mesh_axes),
                 check_vma=check_vma,
             )
             with jax.sharding.use_abstract_mesh(mesh):
@@ -129,14 +129,14 @@ def _traced(
     raise AuditError(f"the function cannot be traced: {type(first).__name__}: {text}") from first
 
 
-def _specs(specs: Any, mesh_axes: Mapping[str, int]) -> Any:
+def specs_of(specs: Any, mesh_axes: Mapping[str, int]) -> Any:
     """Specs as jax has them; a string names the axes of an array's dimensions: "i", "x,y", "-,i"."""
     if isinstance(specs, str):
         return parse_spec(specs, mesh_axes)
     if specs is None:
         return PartitionSpec()
     if isinstance(specs, tuple | list) and not isinstance(specs, PartitionSpec):
-        return tuple(_specs(spec, mesh_axes) for spec in specs)
+        return tuple(specs_of(spec, mesh_axes) for spec in specs)
     return specs
 
 

@@ -24,7 +24,7 @@ from jax._src.pallas.mosaic import tpu_info  # nowhere public
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ringsched.auditing.tracing import _specs, shape_of
+from ringsched.auditing.tracing import specs_of, shape_of
 from ringsched.run.events import say
 
 CALLS = 2
@@ -89,7 +89,7 @@ class Run:
         sides = tuple(subject.mesh.values())
         devices = np.array(jax.devices()[: math.prod(sides)]).reshape(sides)
         self._mesh = jax.sharding.Mesh(devices, tuple(subject.mesh))
-        self._in_specs, self._out_specs = (_specs(it, subject.mesh) for it in (subject.in_specs, subject.out_specs))
+        self._in_specs, self._out_specs = (specs_of(it, subject.mesh) for it in (subject.in_specs, subject.out_specs))
         one_for_all = isinstance(self._in_specs, PartitionSpec)
         specs = [self._in_specs] * len(subject.args) if one_for_all else self._in_specs
         self._operands = [
