@@ -190,7 +190,7 @@ def fingerprint(case: Any) -> str:
     """Changes with the kernel: a digest of its jaxpr, and of how it is called."""
     import jax
 
-    from ringsched.auditing.tracing import specs_of, shape_of
+    from ringsched.auditing.tracing import shape_of, specs_of
 
     it = subject_of(case)
     mesh = jax.sharding.AbstractMesh(

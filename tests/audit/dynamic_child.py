@@ -24,7 +24,7 @@ from jax._src.pallas.mosaic import tpu_info  # nowhere public
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ringsched.auditing.tracing import specs_of, shape_of
+from ringsched.auditing.tracing import shape_of, specs_of
 from ringsched.run.events import say
 
 CALLS = 2
