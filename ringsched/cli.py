@@ -78,7 +78,9 @@ def _set(help: str) -> Callable[[_Function], _Function]:
 
 
 _SET = _set("Set a parameter; may be repeated.")
-_SHAPE = click.option("--shape", metavar="x=256x1024:bf16", help="The operand on one rank, and its dtype.")
+_SHAPE = click.option(
+    "--shape", multiple=True, metavar="x=256x1024:bf16", help="The operand on one rank, and its dtype; w is the weight."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document a file.")
 
 

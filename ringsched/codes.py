@@ -430,6 +430,17 @@ _code(
     "params: {N: 4}\n# …\n- use: all_gather",
 )
 
+_code(
+    "RS217",
+    "a multiply that does not go with the collective",
+    "`multiply: on arrival` is for a schedule that gathers, `multiply: before sending` for one that sums; a `compute:` "
+    "belongs to the file that is compiled, not to one that it uses.",
+    "A shard can be multiplied once it has landed, and a sum's term before it leaves. Elsewhere nothing would be "
+    "hidden behind anything.",
+    "collective: reduce_scatter\ncompute: {multiply: on arrival}",
+    "collective: reduce_scatter\ncompute: {multiply: before sending}",
+)
+
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
 
 _code(

@@ -48,8 +48,11 @@ class Collective:
     def __name__(self) -> str:
         return self.schedule.name
 
-    def __call__(self, x: Any, *, axis_name: str | Sequence[str], **options: Any) -> Any:
-        """x: this rank's operand. Raises ValueError for uneven sizes, ScheduleError for a wrong schedule."""
+    def __call__(self, *operands: Any, axis_name: str | Sequence[str], **options: Any) -> Any:
+        """operands: this rank's x, and of a schedule that multiplies w.
+
+        Raises ValueError for uneven sizes, ScheduleError for a wrong schedule.
+        """
         import jax
 
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
@@ -58,9 +61,9 @@ class Collective:
         if unknown:
             raise ValueError(f"{self.schedule.name} must run in jax.shard_map over axis {unknown[0]!r}")
         function = self._function(self._sizes(tuple(shape[name] for name in names)), self.schedule.name)
-        return function(x, axis_name=axis_name, **options)
+        return function(*operands, axis_name=axis_name, **options)
 
-    def on(self, mesh: Any, axis_name: str | Sequence[str] | None = None, **options: Any) -> Callable[[Any], Any]:
+    def on(self, mesh: Any, axis_name: str | Sequence[str] | None = None, **options: Any) -> Callable[..., Any]:
         """The function that does the shard_map itself: global arrays in and out.
 
         Its operand holds the ranks' operands joined along axis 0; see the generated function for the result.
@@ -70,7 +73,7 @@ class Collective:
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         sizes = self._sizes(tuple(mesh.shape[name] for name in names))
         function = self._function(sizes, f"{self.schedule.name}_sharded")
-        return lambda x: function(x, mesh=mesh, axis_name=axis_name, **options)
+        return lambda *operands: function(*operands, mesh=mesh, axis_name=axis_name, **options)
 
     def source(self, **parameters: int) -> str:
         """The text of the kernel module at these parameters."""

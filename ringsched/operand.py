@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringsched.collectives import Promise
 from ringsched.diagnostics import Diagnostic, DiagnosticError
+from ringsched.schedule.schedule import Multiply
 
 DTYPES = {
     "f32": "float32",
@@ -67,15 +69,52 @@ def parse_operand(text: str, dtype: str | None = None) -> Operand:
     sizes = re.split(r"\s*[x×]\s*", match[2]) if match else []
     if match is None or not all(re.fullmatch(r"[0-9]{1,12}", size) for size in sizes):
         raise _fault(f"`--shape {text}` is not of the form NAME=SIZES:DTYPE", "write --shape x=256x1024:bf16")
-    if match[1] != "x":
-        raise _fault(f"`--shape {text}`: there is no operand `{match[1]}`", "the operand is x: --shape x=256x1024:bf16")
+    if match[1] not in ("x", "w"):
+        help_ = "the operand is x, and the weight of a schedule that multiplies w: --shape x=256x1024:bf16"
+        raise _fault(f"`--shape {text}`: there is no operand `{match[1]}`", help_)
     written = parse_dtype(match[3]) if match[3] else None
     if written and dtype and written != dtype:
         raise _fault(f"`--shape` says {written} and `--dtype` says {dtype}", "give the dtype once")
-    operand = Operand(name="x", shape=tuple(map(int, sizes)), dtype=written or dtype or "float32")
+    operand = Operand(name=match[1], shape=tuple(map(int, sizes)), dtype=written or dtype or "float32")
     if math.prod(operand.shape) * operand.item_bytes > MAX_BYTES:
         raise _fault(f"`--shape {text}` takes more than 64 GiB on one rank", "write --shape x=256x1024:bf16")
     return operand
+
+
+def parse_operands(texts: Sequence[str], dtype: str | None = None) -> tuple[Operand, ...]:
+    """One `--shape` for each operand. Raises RS112."""
+    found = tuple(parse_operand(text, dtype) for text in texts)
+    if len({operand.name for operand in found}) < len(found):
+        raise _fault("`--shape` gives an operand twice", "write --shape x=256x1024:bf16 --shape w=1024x4096:bf16")
+    return found
+
+
+def operands_for(
+    promise: Promise, compute: Multiply | None, given: Sequence[Operand], *, dtype: str = "float32", smallest: bool
+) -> tuple[Operand, ...]:
+    """x, and where the schedule multiplies w: as given, the rest to suit them. Raises RS607, RS112."""
+    table = {operand.name: operand for operand in given}
+    if compute is None:
+        if "w" in table:
+            raise _fault("`--shape w=…`: the schedule multiplies nothing", "leave it out")
+        fitting = smallest_operand(promise, dtype) if smallest else default_operand(promise, dtype)
+        x = table.get("x", fitting)
+        check_operand(promise, x)
+        return (x,)
+    ranks = promise.topology.ranks
+    dtype = next((operand.dtype for operand in given), dtype)
+    gathers = compute.moment == "on arrival"
+    rows, depth, cols = (16, 128, 128) if smallest else (256, 1024 // ranks if gathers else 1024, 1024)
+    if not gathers and compute.shard == "rows":
+        rows = -(-rows // ranks) * ranks
+    if not gathers and compute.shard == "features":
+        cols = -(-cols // ranks) * ranks
+    if "w" in table and len(table["w"].shape) == 2:
+        cols, depth = table["w"].shape[1], table["w"].shape[0]
+        depth = depth // ranks if gathers and compute.shard == "features" else depth
+    x = table.get("x", Operand(name="x", shape=(rows, depth), dtype=dtype))
+    depth = x.shape[-1] * (ranks if gathers and compute.shard == "features" else 1)
+    return x, table.get("w", Operand(name="w", shape=(depth, cols), dtype=dtype))
 
 
 def default_operand(promise: Promise, dtype: str = "float32") -> Operand:

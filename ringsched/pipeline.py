@@ -105,9 +105,10 @@ def _wished(findings: tuple[Diagnostic, ...], wishes: Lowering) -> tuple[Diagnos
 
 def _values(lowered: Lowered, expansion: Expansion, flat: FlatSchedule) -> tuple[WrongValue, ...]:
     try:
-        return check_values(expansion, flat.promise)
+        return check_values(expansion, flat.promise, flat.schedule.compute)
     except NotComparable:
-        return check_values(expand(lowered.program, symmetric=False), flat.promise)
+        full = expand(lowered.program, symmetric=False)
+        return check_values(full, flat.promise, flat.schedule.compute)
 
 
 def _smallest_hazard(schedule: Schedule) -> tuple[Diagnostic, ...]:
@@ -132,6 +133,8 @@ def _smallest_hazard(schedule: Schedule) -> tuple[Diagnostic, ...]:
 
 def prove_transpose(proven: Proven) -> Proven | None:
     """The schedule backwards in time, for the gradient; None where it does not exist or is not right."""
+    if proven.flat.schedule.compute is not None:
+        return None
     flat = transpose(find_lanes(proven.flat, symmetric=proven.symmetric))
     if flat is None:
         return None
@@ -160,7 +163,8 @@ def compile_schedule(schedule: Schedule, *, debug: bool = False) -> Compiled:
 
 def _kernel(proven: Proven) -> Kernel:
     memory = proven.flat.schedule.lowering.memory
-    return Kernel(program=proven.lowered.program, promise=proven.flat.promise, memory=memory)
+    program, promise = proven.lowered.program, proven.flat.promise
+    return Kernel(program=program, promise=promise, memory=memory, compute=proven.flat.schedule.compute)
 
 
 def _heading(proven: Proven) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ringsched.auditing.audit import AuditReport, audit
-from ringsched.auditing.expectation import Collective
+from ringsched.auditing.expectation import Collective, Expect
 from ringsched.collective import as_module
 from ringsched.processes import end_after
 
@@ -37,24 +38,42 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
     sides = tuple(request["sides"])
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     function = getattr(as_module(request["source"], request["function"]), request["function"])
-    shape = request["shape"]
-    whole = jax.ShapeDtypeStruct((math.prod(sides) * shape[0], *shape[1:]), jnp.dtype(request["dtype"]))
+    ranks, dtype = math.prod(sides), jnp.dtype(request["dtype"])
+    whole = [jax.ShapeDtypeStruct((ranks * shape[0], *shape[1:]), dtype) for shape in request["shapes"]]
     spec = jax.sharding.PartitionSpec(axes)
     mesh = dict(zip(axes, sides, strict=True))
+    specs = {"in_specs": (spec,) * len(whole), "out_specs": spec}
 
-    def kernel(x: jax.Array) -> jax.Array:
-        result: jax.Array = function(x, axis_name=axes if len(axes) > 1 else axes[0])
+    def kernel(*operands: jax.Array) -> jax.Array:
+        result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0])
         return result
 
     def with_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         result, pull = jax.vjp(kernel, x)
         return result, *pull(result)
 
-    expect = Collective(kind=request["kind"], root=request["root"], permutation=tuple(request["permutation"]))
-    found = [audit(kernel, mesh_axes=mesh, args=[whole], in_specs=spec, out_specs=spec, expect=expect)]
+    expect: Expect = Collective(kind=request["kind"], root=request["root"], permutation=tuple(request["permutation"]))
+    if request["compute"] is not None:
+        moment, shard = request["compute"]
+        expect = _product(request["kind"], moment, shard, axes)
+    found = [audit(kernel, mesh_axes=mesh, args=whole, expect=expect, **specs)]
     if request["gradient"]:
-        found.append(audit(with_gradient, mesh_axes=mesh, args=[whole], in_specs=spec, out_specs=spec))
+        found.append(audit(with_gradient, mesh_axes=mesh, args=whole, in_specs=spec, out_specs=spec))
     return [_answer(report) for report in found]
+
+
+def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expect:
+    """The collective matmul by jax.lax."""
+    along = 0 if shard == "rows" else 1
+
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        if moment == "on arrival":
+            return lax.all_gather(x, axes, axis=along, tiled=True) @ w
+        if kind == "all_reduce":
+            return lax.psum(x @ w, axes)
+        return lax.psum_scatter(x @ w, axes, scatter_dimension=along, tiled=True)
+
+    return product
 
 
 def _answer(report: AuditReport) -> dict[str, object]:

@@ -18,7 +18,10 @@ SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A kernel module and what its `function` has to compute. `shape`: of the operand on one rank."""
+    """A kernel module and what its `function` has to compute.
+
+    `shapes`: of the operands on one rank. `compute`: moment and shard of what it multiplies.
+    """
 
     source: str
     function: str
@@ -26,8 +29,9 @@ class Request:
     root: int
     permutation: tuple[int, ...]
     sides: tuple[int, ...]
-    shape: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     dtype: str
+    compute: tuple[str, str] | None
     gradient: bool
 
 

@@ -6,9 +6,11 @@ Program: coordinates as they are, buffer `o` as `o_ref`, semaphores as they are.
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from ringsched.codegen.lines import call, comment, paragraph
@@ -19,9 +21,11 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Multiply,
     Peer,
     Program,
     Region,
+    Round,
     SemaphoreRef,
     Send,
     Signal,
@@ -35,8 +39,23 @@ from ringsched.program.simplify import simplify
 SIDE_NAMES = ("X", "Y", "Z")
 
 
-def kernel_lines(program: Program, name: str, title: str, *, debug: bool = False) -> list[str]:
-    """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What a buffer's unit is made of: the names of its two dimensions. `in_columns`: units are blocks of columns."""
+
+    rows: str
+    cols: str
+    in_columns: bool = False
+
+
+def kernel_lines(
+    program: Program, name: str, title: str, *, units: Mapping[str, Unit] | None = None, debug: bool = False
+) -> list[str]:
+    """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program.
+
+    units: of each buffer; None: they are all alike.
+    """
+    units = {} if units is None else units
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
     writer = _Writer(
@@ -44,20 +63,26 @@ def kernel_lines(program: Program, name: str, title: str, *, debug: bool = False
         shapes={b.name: b.shape for b in program.buffers},
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
+        columns=frozenset(name for name, unit in units.items() if unit.in_columns),
         debug=debug,
     )
     lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, "*", "axes"], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
-    lines += [f'    """{title}', "", *_shapes_text(program), '    """']
+    lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
     for peer, alias in writer.peers.items():
         lines += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
     lines.extend(writer.block(program.body, 4))
     return lines
 
 
-def _shapes_text(program: Program) -> list[str]:
+def _shapes_text(program: Program, units: Mapping[str, Unit]) -> list[str]:
     """`x_ref: [4, rows, cols]`, as many a line as fit."""
-    texts = [f"{b.name}_ref: [{''.join(f'{n}, ' for n in b.shape)}rows, cols]" for b in program.buffers]
+    texts = []
+    for b in program.buffers:
+        unit = units.get(b.name, Unit(rows="rows", cols="cols"))
+        grid = "" if unit.in_columns else "".join(f"{n}, " for n in b.shape)
+        cols = f"{math.prod(b.shape)} * {unit.cols}" if unit.in_columns else unit.cols
+        texts.append(f"{b.name}_ref: [{grid}{unit.rows}, {cols}]")
     return list(paragraph("; ".join(t.replace(" ", "\0") for t in texts), 4, glue="\0"))
 
 
@@ -106,6 +131,7 @@ class _Writer:
     counts: dict[str, int]  # of semaphore arrays
     peers: dict[Peer, str]  # those with a name
     debug: bool
+    columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
@@ -147,6 +173,13 @@ class _Writer:
             case Add():
                 arguments = [self.region(i.target), self.region(i.left), self.region(i.right)]
                 yield from call("_add(", arguments, indent)
+            case Multiply():
+                yield from self.say(i.note, indent)
+                for regions in self.products(i):
+                    yield from call("_multiply(", list(regions), indent)
+            case Round():
+                yield from self.say(i.note, indent)
+                yield from call("_round(", [self.region(i.target), self.region(i.source)], indent)
             case Zero():
                 yield from self.say(i.note, indent)
                 yield f"{pad}_zero({self.region(i.target)})"
@@ -190,12 +223,34 @@ class _Writer:
     def region(self, region: Region) -> str:
         """The reference to a region. Dimensions of one unit that come next are indexed, too: then the same units have
         the same shape in every buffer."""
+        if region.buffer in self.columns:
+            return self.block_of_columns(region)
         index = [self.expr(e) for e in region.index]
         for extent in self.shapes[region.buffer][len(index) :]:
             if extent != 1:
                 break
             index.append("0")
         return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
+
+    def block_of_columns(self, region: Region) -> str:
+        """Units of the weight that are blocks of its columns."""
+        number: Expr = Int(value=0)
+        shape = self.shapes[region.buffer]
+        for e, extent in zip(region.index, shape, strict=True):
+            number = binary("+", binary("*", number, extent), e)
+        return f"_columns({region.buffer}_ref, {self.expr(simplify(number))}, {math.prod(shape)})"
+
+    def products(self, i: Multiply) -> Iterator[tuple[str, ...]]:
+        """The arguments of each product: one for every unit of a chunk of several parts."""
+        regions = [i.target, i.source, i.weight, *(() if i.plus is None else (i.plus,))]
+        depth = max(_left(r, self.shapes) for r in regions)
+        extents = next(self.shapes[r.buffer][len(r.index) :] for r in regions if _left(r, self.shapes) == depth)
+        for number, inner in enumerate(itertools.product(*(range(extent) for extent in extents))):
+            index = tuple(Int(value=value) for value in inner)
+            parts = [replace(r, index=(*r.index, *index)) if _left(r, self.shapes) == depth else r for r in regions]
+            if number and len(parts) == 3 and parts[0] == regions[0]:
+                parts.append(parts[0])  # the parts of a chunk are summed up in one place
+            yield tuple(map(self.region, parts))
 
     def semaphore(self, ref: SemaphoreRef) -> str:
         if ref.semaphore == BARRIER:
@@ -275,6 +330,11 @@ def _places(values: tuple[object, ...]) -> str:
 
 def _place(values: tuple[object, ...]) -> str:
     return "{}" if len(values) == 1 else f"({_places(values)})"
+
+
+def _left(region: Region, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """How many dimensions of its grid a region takes whole."""
+    return len(shapes[region.buffer]) - len(region.index)
 
 
 _LEVELS = {"^": 2, "<<": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5}

@@ -40,3 +40,13 @@ def paragraph(text: str, indent: int = 0, glue: str = "\0") -> Iterator[str]:
         else:
             wrapped = textwrap.wrap(line, WIDTH, initial_indent=pad, subsequent_indent=pad, break_long_words=False)
             yield from (part.replace(glue, " ") for part in wrapped)
+
+
+def listed(key: str, rows: list[str]) -> Iterator[str]:
+    """An entry of a dictionary that is a list, a row a line."""
+    if not rows:
+        yield f'    "{key}": [],'
+        return
+    yield f'    "{key}": ['
+    yield from (f"        {row}" for row in rows)
+    yield "    ],"

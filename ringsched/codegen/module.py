@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from ringsched.codegen import shapes
 from ringsched.codegen.kernel import SIDE_NAMES, kernel_lines
-from ringsched.codegen.lines import paragraph
+from ringsched.codegen.lines import listed, paragraph
+from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
+from ringsched.schedule.schedule import Multiply
 
 IMPORTS = """\
 import math
@@ -37,26 +39,24 @@ from jax.sharding import PartitionSpec as P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A Program and the promise that it keeps."""
+    """A Program and the promise that it keeps. `compute`: what it multiplies, if it does."""
 
     program: Program
     promise: Promise
     memory: str | None = None
+    compute: Multiply | None = None
 
 
 def module_text(
     forward: Kernel, backward: Kernel | None, *, name: str, heading: str, facts: list[tuple[str, str]], debug: bool
 ) -> str:
     """The module. `backward` is the transpose, None: gradients go through `jax.lax`; `facts` go into the header."""
-    shape = shapes.of(forward.promise, name)
-    lines: list[str] = ['"""' + heading, ""]
-    width = max(len(key) for key, _ in facts)
-    for key, value in facts:
-        first, *rest = paragraph(value) if len(value) > 60 else [value]
-        lines.append(f"{key:<{width}}  {first}")
-        lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    lines += ["", f'Inside jax.shard_map: y = {name}(x, axis_name="i")', '"""', "", *IMPORTS.splitlines(), ""]
+    lines = _header(name, heading, facts, "x" if forward.compute is None else "x, w")
     lines += _sides(forward.program)
+    if forward.compute is not None:
+        lines += _multiplying(forward, name, forward.compute, debug)
+        return _spaced(lines) + "\n\n" + fixed_part("template_multiply.py") + "\n\n" + fixed_part("template.py")
+    shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
     lines += ["", "", *shape.forward("_forward", "_kernel", "_SPEC", forward.promise)]
     lines += ["", "", *_spec("_SPEC", forward)]
@@ -67,11 +67,32 @@ def module_text(
         lines += ["", "", *shape.transpose(backward.promise)]
         lines += ["", "", *_spec("_TRANSPOSE_SPEC", backward)]
         lines += ["", "", *kernel_lines(backward.program, "_transpose_kernel", _doc(backward), debug=debug)]
-    return _spaced(lines) + "\n\n" + fixed_part()
+    return _spaced(lines) + "\n\n" + fixed_part("template.py")
 
 
-def fixed_part() -> str:
-    text = importlib.resources.files("ringsched.codegen").joinpath("template.py").read_text(encoding="utf-8")
+def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
+    lines: list[str] = ['"""' + heading, ""]
+    width = max(len(key) for key, _ in facts)
+    for key, value in facts:
+        first, *rest = paragraph(value) if len(value) > 60 else [value]
+        lines.append(f"{key:<{width}}  {first}")
+        lines.extend(f"{'':<{width}}  {line}" for line in rest)
+    lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
+    return [*lines, *IMPORTS.splitlines(), ""]
+
+
+def _multiplying(kernel: Kernel, name: str, compute: Multiply, debug: bool) -> list[str]:
+    """A schedule that multiplies: its functions and kernel."""
+    product = Product(name=name, promise=kernel.promise, compute=compute)
+    lines = ["", "", *product.public(), "", "", *product.sharded(), "", "", *product.forward()]
+    lines += ["", "", *product.spec(kernel.program), *_synchronisation(kernel.program), "}"]
+    units = product.units(kernel.program)
+    return [*lines, "", "", *kernel_lines(kernel.program, "_kernel", _doc(kernel), units=units, debug=debug)]
+
+
+def fixed_part(name: str) -> str:
+    """The text of a template after its marker."""
+    text = importlib.resources.files("ringsched.codegen").joinpath(name).read_text(encoding="utf-8")
     return text.split("# ==== marker ====\n", 1)[1]
 
 
@@ -99,17 +120,21 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'
     yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
-    yield '    "semaphores": ['
-    for semaphore in program.semaphores:
-        if semaphore.kind != "barrier":
-            kind = f"pltpu.SemaphoreType.{semaphore.kind.upper()}"
-            yield f"        {kind}{f'(({semaphore.count},))' if semaphore.count > 1 else ''},  # {semaphore.name}"
-    yield "    ],"
-    pattern = barrier_pattern(program)
-    yield f'    "barrier": {repr(pattern).replace(chr(39), chr(34)) if pattern else None},'
+    yield from _synchronisation(program)
     memory = f'"{kernel.memory}"' if kernel.memory else None
     yield f'    "memory": {memory},'
     yield "}"
+
+
+def _synchronisation(program: Program) -> Iterator[str]:
+    rows = []
+    for semaphore in program.semaphores:
+        if semaphore.kind != "barrier":
+            kind = f"pltpu.SemaphoreType.{semaphore.kind.upper()}"
+            rows.append(f"{kind}{f'(({semaphore.count},))' if semaphore.count > 1 else ''},  # {semaphore.name}")
+    yield from listed("semaphores", rows)
+    pattern = barrier_pattern(program)
+    yield f'    "barrier": {repr(pattern).replace(chr(39), chr(34)) if pattern else None},'
 
 
 def _grid(shape: tuple[int, ...]) -> str:

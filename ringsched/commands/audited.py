@@ -10,7 +10,7 @@ from ringsched.auditing.generated import Auditor, Request
 from ringsched.commands.settings import parameters_text
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
-from ringsched.operand import smallest_operand
+from ringsched.operand import operands_for
 from ringsched.pipeline import Compiled, compile_schedule
 from ringsched.schedule.loader import set_parameters
 from ringsched.schedule.schedule import Schedule
@@ -81,8 +81,8 @@ def audit_small(process: Auditor, kernels: Sequence[Compiled]) -> Outcome:
 
 
 def _request(compiled: Compiled) -> Request:
-    promise = compiled.proven.flat.promise
-    operand = smallest_operand(promise)
+    promise, compute = compiled.proven.flat.promise, compiled.proven.schedule.compute
+    operands = operands_for(promise, compute, (), smallest=True)
     return Request(
         source=compiled.source,
         function=compiled.proven.schedule.name,
@@ -90,7 +90,8 @@ def _request(compiled: Compiled) -> Request:
         root=promise.root,
         permutation=tuple(promise.permutation),
         sides=tuple(promise.topology.sides),
-        shape=operand.shape,
-        dtype=operand.dtype,
+        shapes=tuple(operand.shape for operand in operands),
+        dtype=operands[0].dtype,
+        compute=None if compute is None else (compute.moment, compute.shard),
         gradient=compiled.backward is not None,
     )

@@ -10,7 +10,7 @@ from ringsched.commands.output import exit_status, print_json, progress, say, sh
 from ringsched.commands.settings import parse_settings
 from ringsched.commands.verify import Outcome, check_and_compile
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
-from ringsched.operand import Operand, check_operand, parse_dtype, parse_operand, smallest_operand
+from ringsched.operand import Operand, operands_for, parse_dtype, parse_operands
 from ringsched.pipeline import Compiled
 from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
 
@@ -21,7 +21,7 @@ class Request:
 
     file: str
     settings: tuple[str, ...]
-    shape: str | None
+    shape: tuple[str, ...]
     dtype: str | None
     seed: int
     timeout: float | None
@@ -32,7 +32,7 @@ def run_file(request: Request) -> int:
     """Returns the exit code."""
     settings = parse_settings(request.settings, ranges=False)
     dtype = parse_dtype(request.dtype) if request.dtype else None
-    operand = parse_operand(request.shape, dtype) if request.shape else None
+    given = parse_operands(request.shape, dtype)
     outcome, compiled = check_and_compile(request.file, settings)
     if not request.as_json:
         show(outcome.diagnostics)
@@ -41,13 +41,12 @@ def run_file(request: Request) -> int:
         if request.as_json:
             print_json(outcome.to_json() | _not_run(None))
         return exit_status(outcome.diagnostics)
-    promise = compiled.proven.flat.promise
-    operand = operand or smallest_operand(promise, dtype or "float32")
-    check_operand(promise, operand)
-    return _run(request, outcome, compiled, operand)
+    promise, compute = compiled.proven.flat.promise, compiled.proven.schedule.compute
+    operands = operands_for(promise, compute, given, dtype=dtype or "float32", smallest=True)
+    return _run(request, outcome, compiled, operands)
 
 
-def _run(request: Request, outcome: Outcome, compiled: Compiled, operand: Operand) -> int:
+def _run(request: Request, outcome: Outcome, compiled: Compiled, operands: tuple[Operand, ...]) -> int:
     promise = compiled.proven.flat.promise
     ranks = promise.topology.ranks
     if ranks > MAX_RANKS:
@@ -63,15 +62,19 @@ def _run(request: Request, outcome: Outcome, compiled: Compiled, operand: Operan
         compiled.source,
         function=compiled.proven.schedule.name,
         promise=promise,
-        operand=operand,
+        compute=compiled.proven.schedule.compute,
+        operands=operands,
         seed=request.seed,
         timeout=request.timeout,
     )
     if request.as_json:
         found = [diagnostic.to_json() for diagnostic in report.diagnostics]
-        print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | {"operand": str(operand)})
+        about = {"operand": ", ".join(map(str, operands))}
+        print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | about)
     else:
-        _print_report(request.file, report, promise.kind, operand, ranks)
+        compute = compiled.proven.schedule.compute
+        twin = twin_name(promise.kind) if compute is None else "the product in float64"
+        _print_report(request.file, report, twin, operands, ranks)
     return exit_status(report.diagnostics)
 
 
@@ -87,12 +90,12 @@ def _not_run(finding: Diagnostic | None) -> dict[str, object]:
     return entry | ({"diagnostics": [finding.to_json()]} if finding else {})
 
 
-def _print_report(file: str, report: RunReport, kind: str, operand: Operand, ranks: int) -> None:
+def _print_report(file: str, report: RunReport, twin: str, operands: tuple[Operand, ...], ranks: int) -> None:
     for mode in report.modes:
         click.echo(_mode_line(mode))
     show(report.diagnostics)
     verdict = "agrees with" if report.ok else "fails in the comparison with"
-    click.echo(f"{file}: the kernel {verdict} {twin_name(kind)} on {_devices(ranks)}, {operand} on each")
+    click.echo(f"{file}: the kernel {verdict} {twin} on {_devices(ranks)}, {', '.join(map(str, operands))} on each")
 
 
 def _devices(ranks: int) -> str:

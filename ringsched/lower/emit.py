@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TypeVar
 
 from ringsched.expr import Expr, Int, Var
 from ringsched.lower.holes import StepCode
 from ringsched.lower.lanes import Lanes, Use
 from ringsched.lower.local import absolute, blanks, copies, guarded
-from ringsched.lower.naming import Naming
+from ringsched.lower.multiply import Multiplier, refuse
+from ringsched.lower.naming import OUTPUT, Naming
 from ringsched.lower.places import END, Arrived, Operand, Place, Places, Result, Sent, Slot
 from ringsched.lower.plan import DONE, LanePlan, Plan
 from ringsched.lower.where import where
@@ -23,6 +25,7 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Region,
     SemaphoreRef,
     Send,
     Signal,
@@ -41,13 +44,15 @@ class Emitter:
     places: Places
     plan: Plan
     unroll: bool
+    multiplier: Multiplier | None = None
     naming: Naming = field(init=False)
     codes: list[StepCode] = field(default_factory=list)
     code: StepCode = field(default_factory=StepCode)
     last_reads: dict[tuple[int, int], list[tuple[LanePlan, Use]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.naming = Naming(self.lanes, self.plan)
+        result = OUTPUT if self.multiplier is None else self.multiplier.result
+        self.naming = Naming(self.lanes, self.plan, result)
         for owner in self.plan.lanes:  # which send is the last to read a slot that has to be given back
             if owner.credits and owner.grid is not None:
                 for number in range(owner.credited - owner.keep):
@@ -67,13 +72,23 @@ class Emitter:
                 self._release(use)
                 self._credit(use)
                 self._sends(use)
+            # What somebody waits for is on its way; now there is time to compute.
+            for position in range(len(uses)):
+                for arrival in pending.get((step, position), ()):
+                    self._consume(arrival)
             self._close(self._label(uses))
             if step == 0:
                 self._local()
         if not self.lanes.uses:
             self._local()
-        for arrival in pending.get((END, 0), ()):
-            self._process(arrival)
+        for _, arrivals in groupby(pending.get((END, 0), ()), key=lambda use: use.step):
+            together = list(arrivals)
+            for arrival in together:
+                self._process(arrival)
+                if self.multiplier is None:
+                    self._close()
+            for arrival in together:  # of one step: waits in a row cost a multiply less than each on its own
+                self._consume(arrival)
             self._close()
         self._copies(early=False)
         self._drain()
@@ -136,10 +151,17 @@ class Emitter:
         how = ", to be added" if lane.statement.op == "reduce" else ""
         note = f"send {show_chunk(lane.statement.chunk)} to {show_rank(lane.statement.to)}{how}"
 
+        def multiply(value: Expr | None, fact: Sent) -> Instruction | None:
+            """This rank's own term, where that is what a lane starts with."""
+            if self.multiplier is None or self.multiplier.on_arrival or not isinstance(fact.source, Operand):
+                return None
+            chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
+            return self.multiplier.into(self._start(use, value, fact, chunk), chunk)
+
         def send(value: Expr | None, fact: Sent) -> Instruction:
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
             return Send(
-                source=self.naming.region(self.code, fact.source, chunk, value),
+                source=self._source(use, value, fact, chunk),
                 target=self.naming.region(self.code, fact.target, chunk, value),
                 peer=self.naming.peer(self.code, use, source=False),
                 sent=SemaphoreRef(semaphore=plan.sent),
@@ -149,7 +171,36 @@ class Emitter:
                 origin=lane.statement.span,
             )
 
-        self._variants(self.places.sent[use.lane, use.step], lambda ranges: self._each(use, ranges, send))
+        def both(ranges: Ranges[Sent]) -> Iterable[Instruction]:
+            yield from self._each(use, ranges, multiply)
+            yield from self._each(use, ranges, send)
+
+        self._variants(self.places.sent[use.lane, use.step], both)
+
+    def _source(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
+        """Where a chunk is sent from."""
+        if self.multiplier is not None and not self.multiplier.on_arrival and isinstance(fact.source, Operand):
+            return self._start(use, value, fact, chunk)
+        return self.naming.region(self.code, fact.source, chunk, value)
+
+    def _start(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
+        assert self.multiplier is not None
+        if value is not None or fact.piece:
+            raise refuse("a transfer with `each:`, or of several pieces, starts with a rank's own term")
+        return self.multiplier.first(self.multiplier.start(use.lane, use.step), chunk)
+
+    def _consume(self, use: Use) -> None:
+        """What has landed is multiplied, where the schedule does so."""
+        multiplier = self.multiplier
+        if multiplier is None or not multiplier.on_arrival:
+            return
+
+        def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
+            if not isinstance(fact.total, Result):
+                raise refuse("a chunk arrives at a rank more than once")
+            return multiplier.arrived(self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True))
+
+        self._variants(self.places.arrived[use.lane, use.step], lambda ranges: self._each(use, ranges, multiply))
 
     def _received(self, use: Use) -> SemaphoreRef:
         plan = self.plan.lanes[use.lane]
@@ -170,15 +221,26 @@ class Emitter:
             if fact.term is None:
                 return None
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
+            own = self._own_term(use, fact, chunk)
             return Add(
                 target=self.naming.region(self.code, fact.total, chunk, value),
                 left=self.naming.region(self.code, fact.target, chunk, value),
-                right=self.naming.region(self.code, fact.term, chunk, value),
+                right=own if own is not None else self.naming.region(self.code, fact.term, chunk, value),
                 note="add what this rank holds of it",
                 origin=lane.statement.span,
             )
 
+        def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
+            chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
+            own = self._own_term(use, fact, chunk)
+            if own is None or self.multiplier is None:
+                return None
+            if value is not None or fact.piece:
+                raise refuse("what arrives with `each:`, or in several pieces, is added to a rank's own term")
+            return self.multiplier.into(own, chunk)
+
         def both(ranges: Ranges[Arrived]) -> Iterable[Instruction]:
+            yield from self._each(use, ranges, multiply)
             yield from self._each(use, ranges, wait)
             yield from self._each(use, ranges, add)
 
@@ -187,6 +249,12 @@ class Emitter:
         wanted = plan.credits and number + plan.keep < plan.credited
         if wanted and self.plan.freed[use.lane, number] == self.places.processed[use.lane, use.step][0]:
             self.code.instructions.append(self._returned(use, plan))
+
+    def _own_term(self, use: Use, fact: Arrived, chunk: tuple[Expr, ...]) -> Region | None:
+        """Where this rank's term of an arriving sum is computed into, where it is a product."""
+        if self.multiplier is None or self.multiplier.on_arrival or not isinstance(fact.term, Operand):
+            return None
+        return self.multiplier.partial(use.lane, chunk)
 
     def _credit(self, use: Use) -> None:
         """Before a receive resource is written again, the receiver must have given it back."""
@@ -222,7 +290,7 @@ class Emitter:
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
             return WaitDma(
                 semaphore=SemaphoreRef(semaphore=plan.sent),
-                region=self.naming.region(self.code, fact.source, chunk, value),
+                region=self._source(use, value, fact, chunk),
                 note="wait until the chunk has left",
                 origin=plan.lane.statement.span,
             )
@@ -239,6 +307,8 @@ class Emitter:
                 if not plan.drained or use.step == plan.lane.steps[-1]:
                     self._wait_sent(use)
             self._close()
+        if self.multiplier is not None:
+            return
         for conditions, (piece, _) in copies(self.lanes, self.places):
             chunk = absolute(self.lanes, piece)
             region = self.naming.region(self.code, Result(), chunk, None)
@@ -252,11 +322,24 @@ class Emitter:
         self.code.instructions.extend(blanks(self.lanes, self.places))
         self._close()
 
+    def _of_own(self, place: Place, chunk: tuple[Expr, ...]) -> Instruction:
+        """The product of a chunk that never travels to this rank."""
+        assert self.multiplier is not None
+        if not isinstance(place, Operand):
+            raise refuse("a promised chunk ends outside the result")
+        if self.multiplier.on_arrival:
+            return self.multiplier.own(self.naming.region(self.code, place, chunk, None), chunk)
+        return self.multiplier.into(self.naming.region(self.code, Result(), chunk, None), chunk)
+
     def _copies(self, *, early: bool) -> None:
         for conditions, (piece, place) in copies(self.lanes, self.places):
             if isinstance(place, Operand) != early:
                 continue
             chunk = absolute(self.lanes, piece)
+            if self.multiplier is not None:
+                self.code.instructions.extend(guarded(conditions, (self._of_own(place, chunk),)))
+                self._close()
+                continue
             copy = Copy(
                 source=self.naming.region(self.code, _relative(place, 0), chunk, Int(value=0)),
                 target=self.naming.region(self.code, Result(), chunk, None),

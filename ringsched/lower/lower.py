@@ -16,6 +16,7 @@ from ringsched.expr import Expr, Int
 from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
+from ringsched.lower.multiply import Multiplier
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
 from ringsched.lower.plan import DONE, Decision, Plan, make_plan
@@ -53,22 +54,42 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     places = find_places(lanes)
     plan = make_plan(lanes, places, wishes)
     unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
-    steps = Emitter(lanes, places, plan, unroll).run()
+    compute = flat.schedule.compute
+    multiplier = None if compute is None else Multiplier(lanes, compute)
+    steps = Emitter(lanes, places, plan, unroll, multiplier).run()
     body = roll(steps, loops=not unroll, below=dict(zip(flat.topology.coordinates, flat.topology.sides, strict=True)))
+    body = body if multiplier is None else multiplier.finished(body)
     decisions = [*plan.decisions, _unrolled(unroll, len(flat.steps), wishes.unroll is not None)]
     if lanes.lanes and wishes.barrier != "none":
         barrier, reason = _barrier(lanes)
-        body = (*barrier, *body)
+        body = _entered(barrier, body)
         decisions.append(reason)
     program = Program(
         name=flat.schedule.name,
         coordinates=flat.topology.coordinates,
         sides=flat.topology.sides,
-        buffers=_buffers(lanes, plan),
+        buffers=_buffers(lanes, plan, multiplier),
         semaphores=_semaphores(plan, body),
         body=body,
     )
     return Lowered(program=program, decisions=tuple(decisions))
+
+
+def _entered(barrier: tuple[Instruction, ...], body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    """Signals at the very start; waits where the first remote write is about to begin."""
+    waits = [i for i in barrier if _awaits(i)]
+    first = next((k for k, i in enumerate(body) if _sends(i)), 0)
+    return (*(i for i in barrier if not _awaits(i)), *body[:first], *waits, *body[first:])
+
+
+def _awaits(instruction: Instruction) -> bool:
+    return isinstance(instruction, Wait) or (isinstance(instruction, When) and any(map(_awaits, instruction.body)))
+
+
+def _sends(instruction: Instruction) -> bool:
+    return isinstance(instruction, Send) or (
+        isinstance(instruction, When | Loop) and any(map(_sends, instruction.body))
+    )
 
 
 def _unrolled(unroll: bool, steps: int, wished: bool) -> Decision:
@@ -82,12 +103,14 @@ def _unrolled(unroll: bool, steps: int, wished: bool) -> Decision:
     return Decision(subject="loops", choice=choice, reason=reason)
 
 
-def _buffers(lanes: Lanes, plan: Plan) -> tuple[Buffer, ...]:
+def _buffers(lanes: Lanes, plan: Plan, multiplier: Multiplier | None) -> tuple[Buffer, ...]:
     promise = lanes.flat.promise
     buffers = [
         Buffer(name=INPUT, space="input", shape=promise.input_shape()),
         Buffer(name=OUTPUT, space="output", shape=promise.output_shape()),
     ]
+    if multiplier is not None:
+        buffers = list(multiplier.buffers())
     for lane in plan.lanes:
         if lane.grid is not None:
             buffers.append(Buffer(name=lane.slots, space="scratch", shape=(lane.rows, *lane.grid)))

@@ -26,6 +26,7 @@ INPUT, OUTPUT = "x", "o"
 class Naming:
     lanes: Lanes
     plan: Plan
+    result: str = OUTPUT  # the buffer that chunks end in
     known: dict[object, tuple[Expr, ...]] = field(default_factory=dict)  # expressions that came up before
     loop_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -84,7 +85,7 @@ class Naming:
                 return Region(buffer=INPUT, index=tuple(index))
             case Result():
                 return Region(
-                    buffer=OUTPUT, index=tuple(chunk[i] for i in promise.output_positions() if i < len(chunk))
+                    buffer=self.result, index=tuple(chunk[i] for i in promise.output_positions() if i < len(chunk))
                 )
             case Slot():
                 plan = self.plan.lanes[place.lane]

@@ -23,8 +23,10 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Multiply,
     Program,
     Region,
+    Round,
     SemaphoreRef,
     Send,
     Signal,
@@ -167,6 +169,14 @@ class _Walker:
                 sources = (self.block(i.left, env, None), self.block(i.right, env, None))
                 target = self.block(i.target, env, None)
                 return trace.Compute(op="add", target=target, sources=sources, note=i.note, origin=i.origin)
+            case Multiply():
+                regions = (i.source, i.weight) if i.plus is None else (i.source, i.weight, i.plus)
+                factors = tuple(self.block(region, env, None) for region in regions)
+                target = self.block(i.target, env, None)
+                return trace.Compute(op="multiply", target=target, sources=factors, note=i.note, origin=i.origin)
+            case Round():
+                block = self.block(i.source, env, None)
+                return trace.Compute(op="copy", target=self.block(i.target, env, None), sources=(block,), note=i.note)
             case Zero():
                 return trace.Compute(op="zero", target=self.block(i.target, env, None), note=i.note)
             case Loop() | When():

@@ -18,9 +18,11 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Multiply,
     Peer,
     Program,
     Region,
+    Round,
     SemaphoreRef,
     Send,
     Signal,
@@ -82,6 +84,12 @@ class _Text:
             case Add():
                 sums = f"{region_text(i.left)} + {region_text(i.right)}"
                 yield f"{pad}{'add':<8} {region_text(i.target)} = {sums}"
+            case Multiply():
+                product = f"{region_text(i.source)} @ {region_text(i.weight)}"
+                plus = "" if i.plus is None else f"{region_text(i.plus)} + "
+                yield f"{pad}{'multiply':<8} {region_text(i.target)} = {plus}{product}"
+            case Round():
+                yield f"{pad}{'round':<8} {region_text(i.target)} = {region_text(i.source)}"
             case Zero():
                 yield f"{pad}{'zero':<8} {region_text(i.target)}"
             case _:

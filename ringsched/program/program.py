@@ -1,14 +1,15 @@
 """The Program: what one device executes. SPMD: one text, read by every rank with its own coordinates.
 
     program     ::= buffer … semaphore … instruction …
-    instruction ::= send | copy | wait_dma | signal | wait | add | zero | loop | when
+    instruction ::= send | copy | wait_dma | signal | wait | add | multiply | round | zero | loop | when
 
 Memory is counted in units; one unit is one chunk. A buffer is a grid of units, a region a sub-grid of it whose
-leading dimensions are indexed. Semaphores are arrays; DMA semaphores count units (the platform counts bytes, a
-constant multiple).
+leading dimensions are indexed. With a matrix multiply, a unit of the weight is the part that belongs to a chunk, and
+buffers differ in the size of their units. Semaphores are arrays; DMA semaphores count units (the platform counts
+bytes, a constant multiple).
 
-    buffers: input    the operand, readable          output   the result, written in full by the kernel
-             scratch  slots, meaningless outside the kernel
+    buffers: input    the operand (and a weight)     output   the result, written in full by the kernel
+             scratch  slots and the like, meaningless outside the kernel
     semaphores: dma, regular (scratch, zero at entry and exit), barrier (shared by all calls with one collective_id)
 
 Expressions may use the program's coordinates (`r`, or `x`, `y`, `z`) and the variables of enclosing loops.
@@ -125,6 +126,27 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Multiply:
+    """`target = source @ weight`, plus `plus` where there is one, by the core itself."""
+
+    target: Region
+    source: Region
+    weight: Region
+    plus: Region | None = None
+    note: str = field(default="", compare=False)
+    origin: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """`target = source` in the dtype of the target, by the core itself."""
+
+    target: Region
+    source: Region
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Zero:
     """`target = 0`, by the core itself."""
 
@@ -152,7 +174,7 @@ class When:
     note: str = field(default="", compare=False)
 
 
-Instruction = Send | Copy | WaitDma | Signal | Wait | Add | Zero | Loop | When
+Instruction = Send | Copy | WaitDma | Signal | Wait | Add | Multiply | Round | Zero | Loop | When
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Multiply,
     Region,
+    Round,
     SemaphoreRef,
     Send,
     Signal,
@@ -66,6 +68,17 @@ def rewrite(instruction: Instruction, change: Change) -> Instruction:
                 left=_region(instruction.left, change),
                 right=_region(instruction.right, change),
             )
+        case Multiply():
+            return replace(
+                instruction,
+                target=_region(instruction.target, change),
+                source=_region(instruction.source, change),
+                weight=_region(instruction.weight, change),
+                plus=None if instruction.plus is None else _region(instruction.plus, change),
+            )
+        case Round():
+            target, source = _region(instruction.target, change), _region(instruction.source, change)
+            return replace(instruction, target=target, source=source)
         case Zero():
             return replace(instruction, target=_region(instruction.target, change))
         case Loop():

@@ -69,7 +69,7 @@ class Signal:
 class Compute:
     """The core reads `sources` and writes `target`, all within this instruction."""
 
-    op: Literal["add", "copy", "zero"]
+    op: Literal["add", "copy", "multiply", "zero"]
     target: Block | None
     sources: tuple[Block, ...] = ()
     note: str = field(default="", compare=False)

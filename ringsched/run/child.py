@@ -34,7 +34,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
     from jax.experimental.pallas import tpu as pltpu
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from ringsched.run.twins import Twin, compare
+    from ringsched.run.twins import Product, Twin, compare
     from ringsched.target.child import load_module
 
     sides = tuple(request["sides"])
@@ -43,27 +43,33 @@ def run(source: Path, request: dict[str, Any]) -> None:
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     mesh = jax.sharding.Mesh(np.array(devices).reshape(sides), axes)
     split = PartitionSpec(axes)
-    twin = Twin(kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"]))
-    operand = request["operand"]
-    shape = (ranks * operand["shape"][0], *operand["shape"][1:])
+    twin: Twin | Product
+    if request["compute"] is None:
+        twin = Twin(kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"]))
+    else:
+        twin = Product(kind=request["kind"], ranks=ranks, **request["compute"])
     random = np.random.default_rng(request["seed"])
-    inputs = [values(random, shape, jnp.dtype(operand["dtype"])) for _ in range(request["calls"])]
-    expected = [twin.expected(x, devices) for x in inputs]
-    typed = jax.eval_shape(twin.on(devices), inputs[0])
+    shapes = [((ranks * it["shape"][0], *it["shape"][1:]), jnp.dtype(it["dtype"])) for it in request["operands"]]
+    inputs: list[Any] = [tuple(values(random, *it) for it in shapes) for _ in range(request["calls"])]
+    try:
+        expected = [twin.expected(operands, devices) for operands in inputs]
+        typed = twin.typed(inputs[0], devices)
+    except ValueError:  # the shapes do not go together; the function will say so
+        expected, typed = [], None
     function = getattr(load_module(source), request["function"])
 
     for mode in request["modes"]:
         interpret = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
 
-        def kernel(x: jax.Array, interpret: Any = interpret) -> jax.Array:
-            result: jax.Array = function(x, axis_name=axes if len(axes) > 1 else axes[0], interpret=interpret)
+        def kernel(*x: jax.Array, interpret: Any = interpret) -> jax.Array:
+            result: jax.Array = function(*x, axis_name=axes if len(axes) > 1 else axes[0], interpret=interpret)
             return result
 
-        def twice(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
-            one = kernel(first)
+        def twice(first: tuple[jax.Array, ...], second: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            one = kernel(*first)
             jax.debug.callback(returned, one)
             second, one = lax.optimization_barrier((second, one))  # the second call starts after the first, on its rank
-            return one, kernel(second)
+            return one, kernel(*second)
 
         def returned(_: Any) -> None:
             say(returned=True)
@@ -71,7 +77,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
         say(mode=mode, phase="compiling")
         start = time.perf_counter()
         mapped = jax.shard_map(twice, mesh=mesh, in_specs=(split, split), out_specs=(split, split), check_vma=False)
-        sharded = [jax.device_put(x, NamedSharding(mesh, split)) for x in inputs]
+        sharded = jax.device_put(inputs, NamedSharding(mesh, split))
         try:
             program = jax.jit(mapped).lower(sharded[0], sharded[1]).compile()
         except (TypeError, ValueError) as error:  # what the function says about its operand

@@ -20,6 +20,7 @@ from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
 from ringsched.operand import Operand
 from ringsched.processes import read_log, run_module
 from ringsched.run.events import Event, Part, read
+from ringsched.schedule.schedule import Multiply
 
 Mode = Literal["eager", "on_wait"]
 MODES: tuple[Mode, ...] = ("eager", "on_wait")
@@ -89,14 +90,15 @@ def run_kernel(
     *,
     function: str,
     promise: Promise,
-    operand: Operand,
+    compute: Multiply | None = None,
+    operands: tuple[Operand, ...],
     seed: int = 0,
     timeout: float | None = None,
     modes: tuple[Mode, ...] = MODES,
 ) -> RunReport:
     """Runs `function` of the module `source` on as many virtual devices as the promise has ranks, and compares.
 
-    operand: on one rank. timeout: seconds for everything; None: see `default_timeout`.
+    operands: x, and w where it multiplies, on one rank. timeout: seconds for everything; None: see `default_timeout`.
 
     The report holds RS608 for a wrong value, RS401 for a race, RS502 for a semaphore left over, RS609 for a hang.
     Raises RS607 where the function refuses the operand, InternalError where the kernel raises something else.
@@ -109,7 +111,8 @@ def run_kernel(
         "sides": topology.sides,
         "root": promise.root,
         "permutation": promise.permutation,
-        "operand": asdict(operand),
+        "operands": [asdict(operand) for operand in operands],
+        "compute": None if compute is None else {"moment": compute.moment, "shard": compute.shard},
         "seed": seed,
         "calls": CALLS,
         "modes": modes,

@@ -62,12 +62,13 @@ class Twin:
         result: Callable[[np.ndarray], jax.Array] = jax.jit(mapped)
         return result
 
-    def expected(self, x: np.ndarray, devices: list[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    def expected(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> tuple[np.ndarray, np.ndarray | None]:
         """The result, and for sums of floats the error that rounding can make; None: every bit must be the same.
 
         Each of the N - 1 additions rounds a partial sum by half a unit in the last place at most, wherever the schedule
         puts the brackets; with twice that much for the rounding of partial sums themselves, N · eps · Σ|x|.
         """
+        (x,) = operands
         if x.size == 0:  # jax.lax refuses some collectives of nothing
             result = jax.eval_shape(self.on(devices), x)
             return np.zeros(result.shape, result.dtype), None
@@ -82,6 +83,10 @@ class Twin:
             bound = np.zeros_like(bound)
         return self._placed(ranks.sum(axis=0)), self._placed(bound)
 
+    def typed(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> Any:
+        """Shape and dtype of the result."""
+        return jax.eval_shape(self.on(devices), *operands)
+
     def _placed(self, total: np.ndarray) -> np.ndarray:
         match self.kind:
             case "reduce_scatter":
@@ -91,6 +96,50 @@ class Twin:
                 return np.concatenate([total if rank == self.root else zeros for rank in range(self.ranks)])
             case _:
                 return np.concatenate([total] * self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A collective matmul; see `ringsched.codegen.multiply` for the shapes on a rank."""
+
+    kind: str
+    ranks: int
+    moment: str
+    shard: str
+
+    def expected(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+        """The result in float64 (in int64 for integers), and the error that rounding can make.
+
+        Products of bf16 and fp8 are exact in float32. Each addition into a sum of d terms rounds by eps32 / 2 of the
+        sum of magnitudes at most; so do the N - 1 additions of partial sums, and the last store, in the result's dtype.
+        """
+        x, w = operands
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        wide = np.float64 if floating else np.int64
+        result = self._placed(x.astype(wide), w.astype(wide))
+        if not floating:
+            return result.astype(x.dtype), None
+        magnitude = self._placed(np.abs(x.astype(wide)), np.abs(w.astype(wide)))
+        depth = self.ranks * w.shape[0]
+        eps = float(jnp.finfo(jnp.float32).eps) * depth + float(jnp.finfo(x.dtype).eps) * self.ranks
+        return result, magnitude * eps + float(jnp.finfo(x.dtype).smallest_normal)
+
+    def typed(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> Any:
+        """Shape and dtype of the result."""
+        x, w = operands
+        return jax.ShapeDtypeStruct(self._placed(x.astype(np.float64), w.astype(np.float64)).shape, x.dtype)
+
+    def _placed(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The ranks' results, joined along axis 0; so are x and w."""
+        xs, ws = np.split(x, self.ranks), np.split(w, self.ranks)
+        along = 0 if self.shard == "rows" else 1
+        if self.moment == "on arrival":
+            whole = np.concatenate(xs, along)
+            return np.concatenate([whole @ each for each in ws])
+        total = np.sum([a @ b for a, b in zip(xs, ws, strict=True)], axis=0)
+        if self.kind == "all_reduce":
+            return np.concatenate([total] * self.ranks)
+        return np.concatenate(np.split(total, self.ranks, along))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

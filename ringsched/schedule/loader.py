@@ -24,11 +24,14 @@ from ringsched.schedule.schedule import (
     Item,
     Loop,
     Lowering,
+    Moment,
+    Multiply,
     Op,
     Parameter,
     Range,
     Rank,
     Schedule,
+    Shard,
     Slice,
     Step,
     TopologyKind,
@@ -263,6 +266,7 @@ class _Reader:
         steps = tree.entry("steps")
         assert steps is not None
         items = self._items(_as(Sequence, steps.value), scope)
+        compute = self._compute(collective)
         lowering = self._lowering()
         self._report_unknown()
         self.found.diagnostics.sort(key=place)
@@ -276,6 +280,7 @@ class _Reader:
             parameters=self.parameters,
             chunks=sizes,
             items=items,
+            compute=compute,
             lowering=lowering,
             description=" ".join(_as(Scalar, description.value).text.value.split())
             if description and plain(description.value) is not None
@@ -339,6 +344,23 @@ class _Reader:
             return Collective(kind=kind, permutation=permutation, span=node.span)
         root = self._expression(entry.value, replace(scope, place="the root"))
         return Collective(kind=kind, root=root, span=node.span)
+
+    def _compute(self, collective: Collective) -> Multiply | None:
+        entry = self.tree.entry("compute")
+        if entry is None or not isinstance(entry.value, Mapping):
+            return None
+        words = {e.key.text.value: plain(e.value) for e in entry.value.entries}
+        moment = cast(Moment, words["multiply"])
+        fitting = {"on arrival": ("all_gather",), "before sending": ("reduce_scatter", "all_reduce")}[moment]
+        if collective.kind not in fitting:
+            self._add(
+                "RS217",
+                f"`multiply: {moment}` does not go with `{collective.kind}`",
+                entry.value["multiply"].span,
+                f"goes with {listed(fitting, 'or')}",
+                "multiply: on arrival gathers first; multiply: before sending sums what it has computed",
+            )
+        return Multiply(moment=moment, shard=cast(Shard, words.get("shard", "rows")), span=entry.span)
 
     def _lowering(self) -> Lowering:
         entry = self.tree.entry("lowering")
@@ -448,6 +470,14 @@ class _Reader:
                 given[name.value] = self._expression(argument.value, scope)
                 if inner and name.value not in known:
                     self.found.add(_unknown_parameter(name.value, known, path.value, name.span))
+        if inner and inner.compute is not None:
+            self._add(
+                "RS217",
+                f"`{path.value}` has a `compute:` of its own",
+                path.span,
+                "only its transfers can be used",
+                "write the `compute:` in this file, and use the schedule without it",
+            )
         outer = {p.name for p in self.parameters}
         arguments = [(name, given.get(name, Var(name=name))) for name in known if name in given or name in outer]
         on = None

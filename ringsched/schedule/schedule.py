@@ -1,6 +1,6 @@
 """The Schedule: which chunk moves to which neighbour at which step, copied or reduced.
 
-    schedule   ::= name collective topology params chunks steps lowering
+    schedule   ::= name collective topology params chunks [compute] steps lowering
     collective ::= kind [root | permutation]
     item       ::= step | loop | use | beside          items run one after the other
     step       ::= transfer …                          transfers of one step are concurrent
@@ -33,6 +33,8 @@ CollectiveKind = Literal[
 ]
 TopologyKind = Literal["ring", "line", "mesh", "torus", "links"]
 Op = Literal["copy", "reduce"]
+Moment = Literal["on arrival", "before sending"]
+Shard = Literal["rows", "features"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,19 @@ class Lowering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Multiply:
+    """Each chunk is multiplied by a weight: as it lands (`on arrival`), or its partial sum is, just before it is sent.
+
+    shard: the activation that is sharded over the ranks (the operand of an all-gather, the result of a reduce-scatter)
+    is split along its rows, or along its features.
+    """
+
+    moment: Moment
+    shard: Shard = "rows"
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     name: str
     value: int
@@ -167,6 +182,7 @@ class Schedule:
     parameters: tuple[Parameter, ...]
     chunks: tuple[Expr, ...]
     items: tuple[Item, ...]
+    compute: Multiply | None = None
     lowering: Lowering = Lowering()
     description: str = field(default="", compare=False)
     path: str = field(default="", compare=False)

@@ -15,11 +15,14 @@ from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.schedule.tree import Mapping, Scalar, Sequence, Tree, plain
 from ringsched.schedule.vocabulary import (
     COLLECTIVES,
+    COMPUTE_KEYS,
     FILE_KEYS,
     ITEM_KEYS,
     ITEM_NAMES,
     LOWERING_KEYS,
+    MOMENTS,
     ROOTED,
+    SHARDS,
     TOPOLOGIES,
     TRANSFER_KEYS,
     closest,
@@ -48,6 +51,9 @@ _EXAMPLES = {
     "on": "on: chunk[:, 0]",
     "when": "when: r != 0, or a list of conditions that must all hold",
     "from": "from: 0",
+    "compute": "compute: {multiply: on arrival, shard: rows}",
+    "multiply": "multiply: on arrival, or multiply: before sending",
+    "shard": "shard: rows, or shard: features",
     "lowering": "lowering: {slots: 2}",
     "slots": "slots: 2",
     "semaphores": "semaphores: 2",
@@ -115,10 +121,18 @@ def plainly_right(data: object) -> bool:
         return False  # links too: let the models judge
     if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
         return False
+    if not _compute_right(data.get("compute", {"multiply": MOMENTS[0]})):
+        return False
     parameters = data.get("params", {})
     if not isinstance(parameters, dict) or not all(type(value) is int for value in parameters.values()):
         return False
     return _list_of(chunks, 8) and _items_right(data.get("steps"))
+
+
+def _compute_right(compute: object) -> bool:
+    if not isinstance(compute, dict) or not set(compute) <= set(COMPUTE_KEYS):
+        return False
+    return compute.get("multiply") in MOMENTS and compute.get("shard", SHARDS[0]) in SHARDS
 
 
 def _wishes_right(wishes: object) -> bool:
@@ -216,6 +230,7 @@ def _allowed(loc: tuple[Any, ...], key: str, kind: str) -> tuple[tuple[str, ...]
         return ITEM_KEYS[kind], ITEM_NAMES[kind]
     table = {
         "lowering": (LOWERING_KEYS, "`lowering:`"),
+        "compute": (COMPUTE_KEYS, "`compute:`"),
         "collective": ((*ROOTED, "permute"), "`collective:`"),
         "topology": (TOPOLOGIES, "`topology:`"),
         "step": (TRANSFER_KEYS, "a transfer"),
@@ -259,6 +274,8 @@ def _elsewhere(name: str) -> str | None:
             return ITEM_NAMES[kind]
     if name in FILE_KEYS:
         return "the top of the file"
+    if name in COMPUTE_KEYS:
+        return "`compute:`"
     return "`lowering:`" if name in LOWERING_KEYS else None
 
 

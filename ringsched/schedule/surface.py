@@ -1,6 +1,6 @@
 """The file format as pydantic models: what a schedule file may say, before any name is looked up.
 
-    file     ::= schedule [description] collective topology [params] chunks steps [lowering]
+    file     ::= schedule [description] collective topology [params] chunks [compute] steps [lowering]
     item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]}
     transfer ::= {send: CHUNK, to: RANK, [op:] [when:] [from:] [each: RANGE]}
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
@@ -147,6 +147,13 @@ class TopologyModel(Model):
     links: Annotated[list[Link], Field(min_length=1, max_length=MAX_LINKS)] | None = None
 
 
+class ComputeModel(Model):
+    """A matrix multiply on the chunks: of each as it lands, or of each partial sum just before it is sent."""
+
+    multiply: Literal["on arrival", "before sending"]
+    shard: Literal["rows", "features"] = Field(default="rows", description="what the sharded activation is split along")
+
+
 class LoweringModel(Model):
     """Wishes of an expert; what is left out, the compiler decides."""
 
@@ -166,6 +173,7 @@ class FileModel(Model):
     topology: TopologyModel
     params: dict[str, int] = Field(default_factory=dict, description="integer parameters and their defaults")
     chunks: Annotated[list[Expression], Field(min_length=1, max_length=8)]
+    compute: ComputeModel | None = None
     steps: list[ItemModel]
     lowering: LoweringModel | None = None
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FILE_KEYS = ("schedule", "description", "collective", "topology", "params", "chunks", "steps", "lowering")
+FILE_KEYS = ("schedule", "description", "collective", "topology", "params", "chunks", "compute", "steps", "lowering")
 TRANSFER_KEYS = ("send", "each", "from", "to", "op", "when")
 ITEM_KEYS: dict[str, tuple[str, ...]] = {
     "<transfer>": TRANSFER_KEYS,
@@ -24,6 +24,9 @@ ITEM_NAMES = {
     "<beside>": "a `beside:`",
 }
 LOWERING_KEYS = ("slots", "semaphores", "memory", "unroll", "barrier")
+COMPUTE_KEYS = ("multiply", "shard")
+MOMENTS = ("on arrival", "before sending")
+SHARDS = ("rows", "features")
 TOPOLOGIES = ("ring", "line", "mesh", "torus", "links")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED, "permute")

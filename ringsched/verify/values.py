@@ -17,14 +17,16 @@ from dataclasses import dataclass
 from ringsched.collectives import OWNED, Chunk, Promise
 from ringsched.program.expand import Expansion
 from ringsched.program.trace import Block, Compute, Dma, Enter, Execution, Exit, Op, Signal, Wait
+from ringsched.schedule.schedule import Multiply
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What rank set `mask` contributed to `chunk`."""
+    """What rank set `mask` contributed to `chunk`; `multiplied`: by the weight that belongs to the chunk."""
 
     chunk: Chunk
     mask: int
+    multiplied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,26 @@ class ZeroValue:
     """Filled by the kernel; no chunk is promised there."""
 
 
-Value = Term | Meaningless | ZeroValue
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """The part of the weight that belongs to a chunk; None: it is the same for all."""
+
+    chunk: Chunk | None
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """An operand of which no part belongs to a chunk: the weight's does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The sum of products of different chunks."""
+
+    terms: frozenset[Term]
+
+
+Value = Term | Meaningless | ZeroValue | Weight | Activations | Total
 UNSET = Meaningless("memory that was never written")
 
 
@@ -60,11 +81,16 @@ class NotComparable(Exception):
     """The symmetry of the Program is not that of the collective; ask with a full execution."""
 
 
-def check_values(expansion: Expansion, promise: Promise) -> tuple[WrongValue, ...]:
-    """What the Program leaves in the result, against the promise. The execution must be free of races and deadlock."""
+def check_values(expansion: Expansion, promise: Promise, compute: Multiply | None = None) -> tuple[WrongValue, ...]:
+    """What the Program leaves in the result, against the promise. The execution must be free of races and deadlock.
+
+    compute: what the schedule multiplies; then every promised chunk has to be multiplied, once.
+    """
     execution = expansion.execution
-    machine = _Machine(execution, promise, _chunk_axes(expansion, promise))
+    machine = _Machine(execution, promise, _chunk_axes(expansion, promise, compute), compute)
     machine.run()
+    if compute is not None and machine.sums_up:
+        return tuple(_wrong_totals(machine))
     wrong = []
     for rank in range(len(execution.traces)):
         filled = set()
@@ -75,10 +101,21 @@ def check_values(expansion: Expansion, promise: Promise) -> tuple[WrongValue, ..
             unit = _flat(chunk, promise.output_positions(), promise.dims)
             filled.add(unit)
             found = machine.memory[rank]["o"][unit]
-            if found != Term(chunk, wanted):
+            if found != Term(chunk, wanted, compute is not None):
                 wrong.append(WrongValue(rank=rank, chunk=chunk, found=found, wanted=wanted))
         wrong.extend(_not_blank(rank, machine.memory[rank]["o"], filled, promise))
     return tuple(wrong)
+
+
+def _wrong_totals(machine: _Machine) -> Iterator[WrongValue]:
+    """Along features, the result is one sum: over every chunk that is promised."""
+    promise = machine.promise
+    for rank, memory in enumerate(machine.memory):
+        wanted = {chunk: promise.promised(rank, chunk) for chunk in promise.chunks()}
+        terms = frozenset(Term(chunk, mask, True) for chunk, mask in wanted.items() if mask)
+        (found,) = memory["o"]
+        if found != Total(terms):
+            yield WrongValue(rank=rank, chunk=next(iter(wanted)), found=found, wanted=next(iter(wanted.values())))
 
 
 def _not_blank(rank: int, result: list[Value], filled: set[int], promise: Promise) -> Iterator[WrongValue]:
@@ -99,7 +136,19 @@ def _flat(chunk: Chunk, positions: tuple[int, ...], dims: tuple[int, ...]) -> in
     return number
 
 
-def _chunk_axes(expansion: Expansion, promise: Promise) -> tuple[int | None, ...]:
+def _positions(promise: Promise, compute: Multiply | None) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Which chunk dimensions the buffers' dimensions are."""
+    if compute is None:
+        return ("x", promise.input_positions()), ("o", promise.output_positions())
+    everything = tuple(range(len(promise.dims)))
+    if compute.moment == "on arrival":
+        if compute.shard == "rows":
+            return ("x", promise.input_positions()), ("o", everything), ("gathered", everything)
+        return ("x", promise.input_positions()), ("w", everything), ("gathered", everything)
+    return ("x" if compute.shard == "rows" else "w", everything), ("o", promise.output_positions())
+
+
+def _chunk_axes(expansion: Expansion, promise: Promise, compute: Multiply | None) -> tuple[int | None, ...]:
     """The coordinate that each chunk dimension rotates with, from how the Program indexes operand and result."""
     dims: list[int | None] = [None] * len(promise.dims)
     if not expansion.execution.symmetric:
@@ -109,7 +158,7 @@ def _chunk_axes(expansion: Expansion, promise: Promise) -> tuple[int | None, ...
         raise NotComparable
     for position in range(owned):
         dims[position] = position % promise.group
-    for name, positions in (("x", promise.input_positions()), ("o", promise.output_positions())):
+    for name, positions in _positions(promise, compute):
         for position, axis in zip(positions, expansion.axes[name], strict=True):
             if position < owned and axis not in (None, dims[position]):
                 raise NotComparable
@@ -117,15 +166,15 @@ def _chunk_axes(expansion: Expansion, promise: Promise) -> tuple[int | None, ...
                 if dims[position] not in (None, axis):
                     raise NotComparable
                 dims[position] = axis
-    _check_fixed(expansion, promise, dims)
+    _check_fixed(expansion, promise, dims, compute)
     if promise.kind in ("broadcast", "reduce", "gather", "scatter") and promise.topology.ranks > 1:
         raise NotComparable  # a root is at one place
     return tuple(dims)
 
 
-def _check_fixed(expansion: Expansion, promise: Promise, dims: list[int | None]) -> None:
+def _check_fixed(expansion: Expansion, promise: Promise, dims: list[int | None], compute: Multiply | None) -> None:
     """A dimension that rotates in one buffer must not be indexed by numbers in the other."""
-    for name, positions in (("x", promise.input_positions()), ("o", promise.output_positions())):
+    for name, positions in _positions(promise, compute):
         for d, position in enumerate(positions):
             if dims[position] is not None and (name, d) in expansion.fixed and promise.dims[position] > 1:
                 raise NotComparable
@@ -134,8 +183,12 @@ def _check_fixed(expansion: Expansion, promise: Promise, dims: list[int | None])
 class _Machine:
     """Runs the traces; a DMA moves its data when it starts."""
 
-    def __init__(self, execution: Execution, promise: Promise, axes: tuple[int | None, ...]) -> None:
+    def __init__(
+        self, execution: Execution, promise: Promise, axes: tuple[int | None, ...], compute: Multiply | None
+    ) -> None:
         self.execution = execution
+        self.compute = compute
+        self.sums_up = compute is not None and compute.moment == "on arrival" and compute.shard == "features"
         self.promise = promise
         self.axes = axes
         self.sides = execution.sides
@@ -143,7 +196,13 @@ class _Machine:
         self.counts: list[dict[tuple[str, int], int]] = []
         for rank in range(len(execution.traces)):
             memory: dict[str, list[Value]] = {name: [UNSET] * units for name, units in execution.capacity}
-            memory["x"] = self._operand(rank, len(memory["x"]))
+            if compute is not None and compute.moment == "before sending" and compute.shard == "features":
+                memory["x"] = [Activations()]
+            else:
+                memory["x"] = self._operand(rank, len(memory["x"]))
+            if "w" in memory:
+                chunks = [None] if compute is None or compute.shard == "rows" else list(promise.chunks())
+                memory["w"] = [Weight(chunk) for chunk in chunks]
             self.memory.append(memory)
             self.counts.append({})
 
@@ -216,9 +275,28 @@ class _Machine:
                 values = [_sum(a, b) for a, b in zip(*(_fitted(s, op.target) for s in sources), strict=True)]
             case "copy":
                 values = list(sources[0])
+            case "multiply":
+                values = self._products(rank, sources)
             case "zero":
                 values = [ZeroValue()] * op.target.units
         memory[op.target.buffer][op.target.start : op.target.stop] = _fitted(values, op.target)
+
+    def _products(self, rank: int, sources: list[list[Value]]) -> list[Value]:
+        """Units of the operand and of the weight, pairwise, or one for all; then what is added to."""
+        left, right, *plus = sources
+        count = max(len(left), len(right))
+        left, right = (each * count if len(each) == 1 else each for each in (left, right))
+        products = [_product(a, b, rank) for a, b in zip(left, right, strict=False)]
+        if len(left) != len(right):
+            return [Meaningless("a product of different numbers of chunks")]
+        if not self.sums_up:
+            return [Meaningless("a product is added to something")] if plus else products
+        total = plus[0][0] if plus else Total(frozenset())
+        for product in products:
+            if not isinstance(total, Total) or not isinstance(product, Term) or product in total.terms:
+                return [Meaningless("a sum of something else than products of different chunks")]
+            total = Total(total.terms | {product})
+        return [total]
 
     def _moved(self, value: Value, hop: int) -> Value:
         """A value as the rank at displacement `hop` numbers it."""
@@ -229,7 +307,7 @@ class _Machine:
             index if axis is None else (index - place[axis]) % self.promise.dims[d]
             for d, (index, axis) in enumerate(zip(value.chunk, self.axes, strict=True))
         )
-        return Term(chunk, _rotated(value.mask, hop, place, self.sides))
+        return Term(chunk, _rotated(value.mask, hop, place, self.sides), value.multiplied)
 
 
 def _fitted(values: list[Value], target: Block) -> list[Value]:
@@ -237,14 +315,26 @@ def _fitted(values: list[Value], target: Block) -> list[Value]:
     return values if len(values) == target.units else [Meaningless("a block of another size")] * target.units
 
 
+def _product(a: Value, b: Value, rank: int) -> Value:
+    match a, b:
+        case Term(multiplied=False), Weight() if b.chunk in (None, a.chunk):
+            return Term(a.chunk, a.mask, True)
+        case Activations(), Weight(chunk=chunk) if chunk is not None:
+            return Term(chunk, 1 << rank, True)
+        case _:
+            return a if isinstance(a, Meaningless) else Meaningless("a product of things that do not belong together")
+
+
 def _sum(a: Value, b: Value) -> Value:
     if not isinstance(a, Term) or not isinstance(b, Term):
         return a if isinstance(a, Meaningless) else b if isinstance(b, Meaningless) else Meaningless("a sum with zero")
+    if a.multiplied != b.multiplied:
+        return Meaningless("a sum of a product and what is none")
     if a.chunk != b.chunk:
         return Meaningless(f"a sum of chunks {a.chunk} and {b.chunk}")
     if a.mask & b.mask:
         return Meaningless(f"a term of chunk {a.chunk} counted twice")
-    return Term(a.chunk, a.mask | b.mask)
+    return Term(a.chunk, a.mask | b.mask, a.multiplied)
 
 
 def _rotated(mask: int, hop: int, place: tuple[int, ...], sides: tuple[int, ...]) -> int:

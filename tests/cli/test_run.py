@@ -85,7 +85,7 @@ def run_with(compiled, pattern, replacement, **options):
     promise = compiled.proven.flat.promise
     source = f"{head}def _kernel({changed}"
     operand = smallest_operand(promise)
-    return run_kernel(source, function="reduce_scatter", promise=promise, operand=operand, **options)
+    return run_kernel(source, function="reduce_scatter", promise=promise, operands=(operand,), **options)
 
 
 def test_a_wrong_chunk_is_found(compiled):
@@ -144,7 +144,10 @@ def test_what_the_function_says_about_its_operand_is_the_users_business(compiled
     source = compiled.source.replace("    axis = _axis(axis, x.ndim)\n", '    raise TypeError("not this dtype")\n', 1)
     with pytest.raises(DiagnosticError, match="RS607: not this dtype"):
         run_kernel(
-            source, function="reduce_scatter", promise=promise, operand=Operand(name="x", shape=(16, 128), dtype="int8")
+            source,
+            function="reduce_scatter",
+            promise=promise,
+            operands=(Operand(name="x", shape=(16, 128), dtype="int8"),),
         )
 
 

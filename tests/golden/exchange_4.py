@@ -208,7 +208,8 @@ def _add(sum_ref, a_ref, b_ref):
 
         @pl.loop(0, tiles)
         def _(i):
-            tile(sum_ref, i)[...] = _sum(tile(a_ref, i)[...], tile(b_ref, i)[...])
+            total = _sum(tile(a_ref, i)[...], tile(b_ref, i)[...], sum_ref.dtype)
+            tile(sum_ref, i)[...] = total
 
         return
 
@@ -234,7 +235,7 @@ def _add(sum_ref, a_ref, b_ref):
 
             _wait(a.at[k], loaded.at[k])
             _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k])
+            a[k] = _sum(a[k], b[k], sum_ref.dtype)
             _copy(a.at[k], tile(sum_ref, i), stored.at[k])
 
         for k in range(min(2, tiles)):
@@ -290,13 +291,13 @@ def _tiles(ref):
     return rows, ref.shape[0] // rows, tile
 
 
-def _sum(a, b):
+def _sum(a, b, dtype):
     """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype.itemsize == 4:
+    if a.dtype == b.dtype == dtype and dtype.itemsize == 4:
         return a + b
     floating = jnp.issubdtype(a.dtype, jnp.floating)
     wide = jnp.float32 if floating else jnp.int32
-    return (a.astype(wide) + b.astype(wide)).astype(a.dtype)
+    return (a.astype(wide) + b.astype(wide)).astype(dtype)
 
 
 # How a collective is called.

@@ -264,7 +264,7 @@ def full_check(lowered: Lowered, proven: Proven, calls: int = 3) -> None:
     expansion = expand(lowered.program, symmetric=False)
     report = check_hazards(expansion.execution, calls)
     assert report.ok, report
-    assert not check_values(expansion, proven.flat.promise)
+    assert not check_values(expansion, proven.flat.promise, proven.flat.schedule.compute)
 
 
 def with_wishes(proven: Proven, **wishes: object) -> Lowered:

@@ -30,7 +30,7 @@ def check(proven: Proven, body: tuple[Instruction, ...] | None, *, symmetric: bo
     """The values of the proven Program, or of another body for it."""
     program = proven.lowered.program
     changed = program if body is None else replace(program, body=body)
-    return check_values(expand(changed, symmetric=symmetric), proven.flat.promise)
+    return check_values(expand(changed, symmetric=symmetric), proven.flat.promise, proven.flat.schedule.compute)
 
 
 def positions(program: Program, kind: type[Instruction]) -> list[int]:

@@ -1,0 +1,197 @@
+"""The functions around a kernel that multiplies: how operands are cut into units and the result put together.
+
+    moment           shard      x on a rank         w on a rank        result on a rank
+    on arrival       rows       [rows, depth]       [depth, cols]      [N * rows, cols]
+    on arrival       features   [rows, depth / N]   [depth, cols]      [rows, cols]
+    before sending   rows       [rows, depth]       [depth, cols]      [rows / N, cols]
+    before sending   features   [rows, depth]       [depth, cols]      [rows, cols / N]
+
+An all-reduce is a sum before sending whose result stays whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringsched.codegen.kernel import Unit
+from ringsched.codegen.lines import call, listed, paragraph
+from ringsched.collectives import Promise
+from ringsched.program.program import Program
+from ringsched.schedule.schedule import Multiply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """The texts of one schedule that multiplies."""
+
+    name: str
+    promise: Promise
+    compute: Multiply
+
+    @property
+    def gathers(self) -> bool:
+        return self.compute.moment == "on arrival"
+
+    @property
+    def by_rows(self) -> bool:
+        return self.compute.shard == "rows"
+
+    def units(self, program: Program) -> dict[str, Unit]:
+        """The dimensions of each buffer's unit."""
+        activation, weight = Unit(rows="rows", cols="depth"), Unit(rows="depth", cols="cols")
+        if not self.gathers and not self.by_rows:
+            weight = Unit(rows="depth", cols="cols", in_columns=True)
+        known = {"x": activation, "gathered": activation, "w": weight}
+        return {b.name: known.get(b.name, Unit(rows="rows", cols="cols")) for b in program.buffers}
+
+    def lax(self) -> str:
+        """The same by jax.lax, of one rank's x and w; `a` are the mesh axes."""
+        if self.gathers:
+            return f"_dot(lax.all_gather(x, a, axis={0 if self.by_rows else 1}, tiled=True), w)"
+        if self.promise.kind == "all_reduce":
+            return "lax.psum(_dot(x, w), a)"
+        return f"lax.psum_scatter(_dot(x, w), a, scatter_dimension={0 if self.by_rows else 1}, tiled=True)"
+
+    def public(self) -> list[str]:
+        """The function for use inside shard_map."""
+        options = ["x", "w", "*", "axis_name", "out_dtype=None"]
+        options += [] if self.gathers else ["partial_dtype=None"]
+        options += ["interpret=None", "collective_id=None"]
+        lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
+        lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
+        lines += [
+            "    axis_name: a mesh axis, or one for each side of the topology.",
+            "    out_dtype: of the result; None: that of x. Products are summed up in 32 bits.",
+        ]
+        if not self.gathers:
+            lines.append("    partial_dtype: in which sums travel; None: that of the result.")
+        lines += [
+            "    interpret: None interprets the kernel where there is no TPU.",
+            "    collective_id: None derives it from the barrier and the mesh axes.",
+            "    Raises ValueError where shapes do not match or do not fit VMEM.",
+            '    """',
+            f'    name = "{self.name}"',
+            "    call = _Call(name, axis_name, interpret, collective_id)",
+            "    x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))",
+            f"    _check_product(call, x, w, {self._depth_factor()}, {self._splits()})",
+            "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
+        ]
+        if self.gathers:
+            lines.append("    return _differentiable(call, _forward, _by_lax, x, w, out_dtype)")
+        else:
+            lines.append("    partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)")
+            lines.append("    return _differentiable(call, _forward, _by_lax, x, w, out_dtype, partial)")
+        lines += ["", "", "def _by_lax(x, w, a, out_dtype, *_):", '    """What the kernel computes, by jax.lax."""']
+        lines += [f"    y = {self.lax()}", "    return y.astype(out_dtype)"]
+        return lines
+
+    def _says(self) -> str:
+        if self.gathers:
+            return "The gathered x times w; each shard is multiplied as it arrives."
+        if self.promise.kind == "all_reduce":
+            return "The sum of x @ w over all ranks; each part is computed just before it is sent."
+        return "The r-th shard of the sum of x @ w; each part is computed just before it is sent."
+
+    def _shapes(self) -> str:
+        along = "rows" if self.by_rows else "features"
+        if self.gathers:
+            return f"x: this rank's shard along its {along}; w: [depth, cols], this rank's own. As {self.lax()}."
+        return f"x: [rows, depth] and w: [depth, cols], this rank's parts of the contraction. As {self.lax()}."
+
+    def _depth_factor(self) -> str:
+        """How many times the depth of x that of w is."""
+        return "N" if self.gathers and not self.by_rows else "1"
+
+    def _splits(self) -> str:
+        """Which dimension of the product is shared out among the ranks."""
+        return "None" if self._shares() == "1" or self.gathers else "0" if self.by_rows else "1"
+
+    def _shares(self) -> str:
+        """Into how many shards the result of a sum is cut."""
+        return "1" if self.promise.kind == "all_reduce" else "N"
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
+        w = "P(None, a)" if self.gathers else "P(a, None)"
+        out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
+        out = "P(None, None)" if self.promise.kind == "all_reduce" else out
+        lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
+        lines += [
+            f'    """{self.name} of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""',
+            f"    a, function = axis_name, {self.name}",
+            f"    in_specs, out_specs = ({x}, {w}), {out}",
+            "",
+            "    def apply(x, w):",
+            "        return function(x, w, axis_name=axis_name, **options)",
+            "",
+            "    pairs = zip((x, w), in_specs, strict=True)",
+            "    x, w = (jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs)",
+            '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
+            "    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)",
+        ]
+        return lines
+
+    def forward(self) -> list[str]:
+        """`_forward(call, x, w, …)`: cut and pad, launch, put together."""
+        parts, whole = math.prod(self.promise.dims[self.promise.group :]), self._shares()
+        match self.gathers, self.by_rows:
+            case True, True:
+                body = [
+                    "(m, k), n = x.shape, w.shape[1]",
+                    "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype)",
+                    "x = _padded(x, PARTS * units.rows, units.depth)",
+                    "w = _padded(w, units.depth, units.cols)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)",
+                ]
+            case True, False:
+                body = [
+                    "(m, k), n = x.shape, w.shape[1]",
+                    "units = _Units((m, k, n), (1, PARTS, 1), x.dtype, out_dtype)",
+                    "x = _padded(x, units.rows, PARTS * units.depth)",
+                    "x = jnp.moveaxis(x.reshape(units.rows, PARTS, units.depth), 1, 0)",
+                    "w = _padded(w.reshape(N, k, n), PARTS * units.depth, units.cols)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "return y.reshape(units.rows, units.cols)[:m, :n]",
+                ]
+            case False, True:
+                body = [
+                    f"m, k, n = x.shape[0] // {whole}, x.shape[1], w.shape[1]",
+                    "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype, partial)",
+                    f"x = _padded(x.reshape({whole}, m, k), PARTS * units.rows, units.depth)",
+                    "w = _padded(w, units.depth, units.cols)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = y.reshape(-1, PARTS * units.rows, units.cols)[:, :m, :n]",
+                    "return y.reshape(-1, n)",
+                ]
+            case _:
+                body = [
+                    f"(m, k), n = x.shape, w.shape[1] // {whole}",
+                    "units = _Units((m, k, n), (1, 1, PARTS), x.dtype, out_dtype, partial)",
+                    "x = _padded(x, units.rows, units.depth)",
+                    f"w = _padded(w.reshape(k, {whole}, n), {whole}, PARTS * units.cols)",
+                    "w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = y.reshape(-1, PARTS, units.rows, units.cols)[:, :, :m]",
+                    "y = jnp.moveaxis(y, 2, 1).reshape(-1, m, PARTS * units.cols)[:, :, :n]",
+                    "return jnp.moveaxis(y, 0, 1).reshape(m, -1)",
+                ]
+        partial = "" if self.gathers else ", partial"
+        head = f"def _forward(call, x, w, out_dtype{partial}):"
+        return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in body)]
+
+    def spec(self, program: Program) -> Iterator[str]:
+        """What `_Call.multiply` has to know of a Program: each buffer's grid, and what its units are."""
+        kinds = {"x": "x", "gathered": "x", "w": "w", "o": "o", "total": "sum", "partial": "sum"}
+        scratch = [b for b in program.buffers if b.space == "scratch"]
+        yield "# Grids of units, and of which kind they are; semaphores, the pattern of the barrier."
+        yield "_SPEC = {"
+        for buffer in program.buffers:
+            if buffer.space != "scratch":
+                yield f'    "{buffer.name}": {buffer.shape!r},'
+        yield f'    "in_columns": {self.units(program)["w"].in_columns},'
+        rows = [f'({b.shape!r}, "{kinds.get(b.name, "partial")}"),  # {b.name}' for b in scratch]
+        yield from listed("scratch", rows)

@@ -1,0 +1,152 @@
+"""The further part that is the same in every generated module that multiplies; see template.py.
+
+Everything after the marker is copied into the module, in front of what template.py has.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+N = 4
+
+# ==== marker ====
+# How chunks are multiplied. What follows is the same in every module that multiplies.
+
+
+def _multiply(y_ref, x_ref, w_ref, plus_ref=None):
+    """y = x @ w, plus what there is already."""
+    y = _dot(x_ref[...], w_ref[...])
+    if plus_ref is not None:
+        y = plus_ref[...] + y
+    y_ref[...] = y.astype(y_ref.dtype)
+
+
+def _dot(x, w):
+    """x @ w, summed up in 32 bits; f32 is not cut short to bf16."""
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    return jnp.dot(x, w, precision=precision, preferred_element_type=wide)
+
+
+def _round(y_ref, sum_ref):
+    y_ref[...] = sum_ref[...].astype(y_ref.dtype)
+
+
+def _columns(ref, i, n):
+    """The i-th of n blocks of columns."""
+    cols = ref.shape[-1] // n
+    return ref.at[:, pl.ds(pl.multiple_of(i * cols, cols), cols)]
+
+
+class _Units:
+    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
+
+    def __init__(self, sizes, parts, dtype, out, partial=None):
+        """sizes, parts: of rows, depth and columns of a shard."""
+        partial = out if partial is None else partial
+        sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
+        tiles = (sublanes, 128, 128)
+        self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
+        wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
+        self.kinds = {
+            "x": (self.rows, self.depth, dtype),
+            "w": (self.depth, self.cols, dtype),
+            "o": (self.rows, self.cols, out),
+            "sum": (self.rows, self.cols, jnp.dtype(wide)),
+            "partial": (self.rows, self.cols, partial),
+        }
+
+    def bytes(self, grid, kind):
+        rows, cols, dtype = self.kinds[kind]
+        return math.prod(grid) * rows * cols * dtype.itemsize
+
+
+def _tiled(size, parts, tile):
+    """What one of so many parts of a dimension takes, in whole tiles."""
+    return -(-size // (parts * tile)) * tile
+
+
+def _padded(x, rows, cols):
+    """x [..., m, n], with zeros up to [..., rows, cols]."""
+    m, n = x.shape[-2:]
+    if (m, n) == (rows, cols):
+        return x
+    return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
+
+
+def _launch_product(call, kernel, x, w, spec, units):
+    """Runs a kernel on units of x and w; gives the units of the result."""
+    rows, cols, dtype = units.kinds["o"]
+    types = jax.typeof(x).mat
+    grids = [(spec[name], name) for name in ("x", "o")]
+    sizes = {name: units.bytes(grid, name) for grid, name in grids}
+    sizes["w"] = w.size * w.dtype.itemsize
+    sizes["scratch"] = sum(units.bytes(grid, kind) for grid, kind in spec["scratch"])
+    if sum(sizes.values()) > call.vmem_bytes:
+        parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
+        have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
+        raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
+    x = x.reshape(*spec["x"], *units.kinds["x"][:2])
+    if not spec["in_columns"]:
+        w = w.reshape(*spec["w"], *units.kinds["w"][:2])
+
+    def body(*refs):
+        kernel(*call.coordinates(), *refs, axes=call.axes)
+
+    place = pl.BlockSpec(memory_space=pltpu.VMEM)
+    shape = (*spec["o"], rows, cols)
+    scratch = []
+    for grid, kind in spec["scratch"]:
+        *tile, each = units.kinds[kind]
+        scratch.append(pltpu.VMEM((*grid, *tile), each))
+    return pl.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
+        in_specs=[place, place],
+        out_specs=place,
+        scratch_shapes=scratch + spec["semaphores"],
+        compiler_params=pltpu.CompilerParams(
+            collective_id=call.barrier_id(spec["barrier"]),
+            vmem_limit_bytes=call.vmem_bytes,
+        ),
+        interpret=call.interpret,
+        name=call.name,
+    )(x, w)
+
+
+def _differentiable(call, forward, reference, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
+
+    def backward(saved, ct):
+        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
+
+    apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
+    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    return apply(x, w)
+
+
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _check_product(call, x, w, factor, split):
+    """x [rows, depth] @ w [factor * depth, cols], `split` along a dimension of it."""
+    if x.ndim != 2 or w.ndim != 2:
+        raise ValueError(f"{call.name} takes matrices, not {x.shape} and {w.shape}")
+    if x.dtype != w.dtype:
+        have = f"{x.dtype} and {w.dtype}"
+        raise ValueError(f"{call.name} takes x and w of one dtype, not {have}")
+    if x.dtype.name not in _FACTORS:
+        raise ValueError(f"{call.name} multiplies {', '.join(_FACTORS)}, not {x.dtype}")
+    if w.shape[0] != factor * x.shape[1]:
+        times = f"{factor} * " if factor > 1 else ""
+        want = f"w to have {times}{x.shape[1]} = {factor * x.shape[1]} rows"
+        have = f"x is {x.shape} and w {w.shape}"
+        raise ValueError(f"{call.name} needs {want}: {have}")
+    if split is not None and (x.shape[0], w.shape[1])[split] % N:
+        what = ("rows of x", "columns of w")[split]
+        size = (x.shape[0], w.shape[1])[split]
+        raise ValueError(f"{call.name} shares the {what} out among {N} ranks: {size}")

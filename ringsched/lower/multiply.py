@@ -1,0 +1,140 @@
+"""Where a schedule multiplies: each chunk as it lands, or each partial sum just before it is sent.
+
+on arrival       what an all-gather would leave in the result lands in `gathered`; each chunk is multiplied once it is
+                 there and has been sent on, this rank's own first. Along rows, each gives its own rows of the result;
+                 along features, the products are summed up.
+before sending   what a reduce-scatter would take from the operand is a product: computed into `first` where a lane
+                 starts with it, or into `partial`, just before the arrival that it is added to is waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ringsched.diagnostics import Diagnostic, DiagnosticError
+from ringsched.expr import Expr, Int
+from ringsched.lower.lanes import Lanes
+from ringsched.lower.naming import INPUT, OUTPUT
+from ringsched.program.program import Buffer, Instruction, Loop, Multiply, Region, Round, When
+from ringsched.schedule.schedule import Multiply as Compute
+
+WEIGHT, GATHERED, TOTAL, FIRST, PARTIAL = "w", "gathered", "total", "first", "partial"
+
+
+@dataclass(slots=True)
+class Multiplier:
+    """Makes the instructions of one Program. `starts`: which (lane, step) have their own place in `first`."""
+
+    lanes: Lanes
+    compute: Compute
+    starts: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def on_arrival(self) -> bool:
+        return self.compute.moment == "on arrival"
+
+    @property
+    def along_rows(self) -> bool:
+        return self.compute.shard == "rows"
+
+    @property
+    def leading(self) -> int:
+        """How many chunk dimensions a transfer always fixes: those that are shared out among the ranks."""
+        promise = self.lanes.flat.promise
+        return promise.group or len(promise.topology.sides)
+
+    @property
+    def result(self) -> str:
+        """The buffer that chunks end in."""
+        return GATHERED if self.on_arrival else OUTPUT
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Operand, weight, result, and what is multiplied from or into; slots not among them."""
+        promise, dims = self.lanes.flat.promise, self.lanes.flat.promise.dims
+        parts = dims[self.leading :]
+        weight = Buffer(name=WEIGHT, space="input", shape=() if self.along_rows else dims)
+        if self.on_arrival:
+            gathered = Buffer(name=GATHERED, space="scratch", shape=dims)
+            operand = Buffer(name=INPUT, space="input", shape=promise.input_shape())
+            if self.along_rows:
+                return operand, weight, Buffer(name=OUTPUT, space="output", shape=dims), gathered
+            total = Buffer(name=TOTAL, space="scratch", shape=())
+            return operand, weight, Buffer(name=OUTPUT, space="output", shape=()), gathered, total
+        operand = Buffer(name=INPUT, space="input", shape=dims if self.along_rows else ())
+        found = [operand, weight, Buffer(name=OUTPUT, space="output", shape=promise.output_shape())]
+        if self.starts:
+            found.append(Buffer(name=FIRST, space="scratch", shape=(len(self.starts), *parts)))
+            found.append(Buffer(name=PARTIAL, space="scratch", shape=(len(self.lanes.lanes), *parts)))
+        return tuple(found)
+
+    # ---- on arrival -------------------------------------------------------------------------------------------------
+
+    def arrived(self, chunk: tuple[Expr, ...]) -> Multiply:
+        """The product of a chunk that has landed."""
+        return self._product(Region(buffer=GATHERED, index=chunk), chunk, first=False)
+
+    def own(self, source: Region, chunk: tuple[Expr, ...]) -> Multiply:
+        """That of this rank's own chunk; it is the first."""
+        return self._product(source, chunk, first=True)
+
+    def _product(self, source: Region, chunk: tuple[Expr, ...], *, first: bool) -> Multiply:
+        note = "multiply this rank's own chunk" if first else "multiply what has landed"
+        if self.along_rows:
+            target, weight = Region(buffer=OUTPUT, index=chunk), Region(buffer=WEIGHT)
+            return Multiply(target=target, source=source, weight=weight, note=note)
+        total, weight = Region(buffer=TOTAL), Region(buffer=WEIGHT, index=chunk)
+        return Multiply(target=total, source=source, weight=weight, plus=None if first else total, note=note)
+
+    def finished(self, body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        """The total goes to the result: with the last product, or where that is in a loop or guarded, afterwards."""
+        if not self.on_arrival or self.along_rows:
+            return body
+        result, total = Region(buffer=OUTPUT), Region(buffer=TOTAL)
+        last = max((k for k, i in enumerate(body) if _multiplies(i)), default=-1)
+        product = body[last] if last >= 0 else None
+        if isinstance(product, Multiply):
+            whole = Multiply(
+                target=result, source=product.source, weight=product.weight, plus=product.plus, note=product.note
+            )
+            return (*body[:last], whole, *body[last + 1 :])
+        return (*body[: last + 1], Round(target=result, source=total, note="store the sum"), *body[last + 1 :])
+
+    # ---- before sending ---------------------------------------------------------------------------------------------
+
+    def start(self, lane: int, step: int) -> Int:
+        """The place in `first` of what a lane starts with in a step."""
+        return Int(value=self.starts.setdefault((lane, step), len(self.starts)))
+
+    def first(self, place: Expr, chunk: tuple[Expr, ...]) -> Region:
+        return Region(buffer=FIRST, index=(place, *self._inner(chunk)))
+
+    def partial(self, lane: int, chunk: tuple[Expr, ...]) -> Region:
+        return Region(buffer=PARTIAL, index=(Int(value=lane), *self._inner(chunk)))
+
+    def _inner(self, chunk: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        if len(chunk) < self.leading:
+            raise refuse("a transfer takes chunks of several ranks at once")
+        return chunk[self.leading :]
+
+    def into(self, target: Region, chunk: tuple[Expr, ...]) -> Multiply:
+        """This rank's term of a chunk."""
+        source = Region(buffer=INPUT, index=chunk if self.along_rows else ())
+        weight = Region(buffer=WEIGHT, index=() if self.along_rows else chunk)
+        return Multiply(target=target, source=source, weight=weight, note="this rank's term of the next chunk")
+
+
+def _multiplies(instruction: Instruction) -> bool:
+    match instruction:
+        case Multiply():
+            return True
+        case Loop() | When():
+            return any(_multiplies(i) for i in instruction.body)
+        case _:
+            return False
+
+
+def refuse(reason: str) -> DiagnosticError:
+    """A schedule that moves chunks in a way in which they cannot be multiplied on their way."""
+    message = f"the multiply cannot be interleaved: {reason}"
+    help_ = "leave `compute:` out, and multiply before or after the collective"
+    return DiagnosticError([Diagnostic(code="RS607", message=message, help=help_)])
