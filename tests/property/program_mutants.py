@@ -5,6 +5,8 @@
     merge               two semaphores of a kind, or two units of scratch memory, become one
     late wait           a wait comes after the first access that it guards
     early signal        a credit comes before the last access to what it gives back
+    late result         a sum or a product comes after the first instruction that reads it
+    late read           a send, sum or product comes after the next that overwrites what it reads
     index, peer, bound  an index or a loop's bound is off by one; what is meant for one neighbour goes to the other
 
 A mutant that is as good as the original proves nothing, so none is made; where that is so, the reason stands in the
@@ -30,8 +32,10 @@ from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
+    Multiply,
     Program,
     Region,
+    Round,
     SemaphoreRef,
     Send,
     Signal,
@@ -41,6 +45,7 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
+from ringsched.schedule.schedule import Multiply as Compute
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, check_values
 
@@ -57,6 +62,17 @@ SCHEDULES = (
     "reduce_scatter_bidirectional",
     "shift",
 )
+PRODUCTS = (
+    "all_gather_matmul",
+    "all_gather_matmul_bidirectional",
+    "all_gather_matmul_features",
+    "all_gather_matmul_features_bidirectional",
+    "matmul_all_reduce",
+    "matmul_reduce_scatter",
+    "matmul_reduce_scatter_bidirectional",
+    "matmul_reduce_scatter_features",
+    "matmul_reduce_scatter_features_bidirectional",
+)
 SIZES = (2, 3, 4, 5)
 ROLLED = {  # long enough for loops; and, where there are slots to be given back, for credits
     "all_gather": 12,
@@ -68,9 +84,10 @@ ROLLED = {  # long enough for loops; and, where there are slots to be given back
     "reduce": 8,
     "reduce_scatter": 12,
     "reduce_scatter_bidirectional": 20,
+    **{name: 20 if name.endswith("bidirectional") else 12 for name in PRODUCTS},
 }
 
-Leaf = Send | Copy | WaitDma | Signal | Wait | Add | Zero
+Leaf = Send | Copy | WaitDma | Signal | Wait | Add | Multiply | Round | Zero
 Body = tuple[Instruction, ...]
 Path = tuple[int, ...]  # indices into the body, and into the bodies of the loops on the way
 Edit = Callable[[list[Instruction], int], None]
@@ -85,7 +102,7 @@ class Mutant:
     build: Callable[[bool], Expansion]
 
 
-def verdict(mutant: Mutant, promise: Promise) -> str | None:
+def verdict(mutant: Mutant, promise: Promise, compute: Compute | None = None) -> str | None:
     """What notices the mutant; None where nothing does."""
     try:
         expansion = mutant.build(False)
@@ -98,16 +115,16 @@ def verdict(mutant: Mutant, promise: Promise) -> str | None:
         if found:
             return " + ".join(found)
         try:
-            wrong = check_values(expansion, promise)
+            wrong = check_values(expansion, promise, compute)
         except NotComparable:
-            wrong = check_values(mutant.build(True), promise)
+            wrong = check_values(mutant.build(True), promise, compute)
     except IndexOutOfRange:
         return "index out of range"
     return "values" if wrong else None
 
 
 def subjects(name: str, size: int) -> list[tuple[str, Proven]]:
-    """A shipped schedule and its transpose."""
+    """A shipped schedule and its transpose, where it has one."""
     proven = prove(open_schedule(name, {"N": size}))
     backward = prove_transpose(proven)
     found = [(f"{name} N={size}", proven)]
@@ -129,6 +146,8 @@ def mutants(program: Program) -> Iterator[Mutant]:
     yield from _bounds(original)
     yield from _late_waits(original)
     yield from _early_signals(original)
+    yield from _late_results(original)
+    yield from _late_reads(original)
     yield from _merged_semaphores(original)
     yield from _merged_memory(original)
 
@@ -358,10 +377,12 @@ def _double(siblings: list[Instruction], index: int) -> None:
 def _idempotent(leaf: Leaf) -> bool:
     """Done twice at once it does the same: what it writes is none of its operands."""
     match leaf:
-        case Zero():
+        case Zero() | Round():
             return True
         case Add():
             return leaf.target not in (leaf.left, leaf.right)
+        case Multiply():
+            return leaf.target != leaf.plus
         case _:
             return False
 
@@ -416,7 +437,7 @@ def _indices(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
     The region of a wait is left alone: it only says how much is waited for.
     """
     program = original.program
-    for name in ("source", "target", "left", "right"):
+    for name in ("source", "target", "left", "right", "weight", "plus"):
         region = getattr(leaf, name, None)
         if not isinstance(region, Region):
             continue
@@ -628,6 +649,69 @@ def _touches(original: _Original, rank: int, position: int, gift: trace.Dma) -> 
     return any(isinstance(c, trace.Dma) and _overlap(gift.target, [c.source]) for c in causes)
 
 
+# ---- late result, late read -----------------------------------------------------------------------------------------
+
+
+def _late_results(original: _Original) -> Iterator[Mutant]:
+    """What the core computes, behind the first instruction that reads it."""
+    yield from _late(original, "late result", (Add, Multiply, Round, Zero), _writes, lambda op, _: _reads(op))
+
+
+def _late_reads(original: _Original) -> Iterator[Mutant]:
+    """What reads memory, behind the first instruction of this rank that overwrites it."""
+    kinds = (Send, Add, Multiply, Round)
+    yield from _late(original, "late read", kinds, lambda op, _: _reads(op), _writes)
+
+
+Touched = Callable[[trace.Op, int], list[trace.Block]]
+
+
+def _late(
+    original: _Original, kind: str, kinds: tuple[type[Leaf], ...], mine: Touched, theirs: Touched
+) -> Iterator[Mutant]:
+    """Instructions of these kinds behind the first later one that touches the same memory in the other way."""
+    for path, leaf in original.leaves.items():
+        if isinstance(leaf, kinds):
+            found = _first_touch(original, path, mine, theirs)
+            pairs = [_side_by_side(original, path, later) for later in found]
+            behind = [(own, later) for own, later in filter(None, pairs) if own < later]
+            if behind:
+                own, target = min(behind)
+                what = f"{kind_of(leaf)} {path} behind {target}"
+                yield original.mutant(f"{kind} of {kind_of(leaf)}", what, own, _moved_to(target[-1]))
+
+
+def _first_touch(original: _Original, path: Path, mine: Touched, theirs: Touched) -> Iterator[Path]:
+    """For each execution of the instruction at `path`, the first of the others before it is executed again."""
+    for rank, paths in enumerate(original.paths):
+        for position, where in enumerate(paths):
+            if where != path:
+                continue
+            blocks = mine(original.op(rank, position), rank)
+            for later in range(position + 1, len(paths)):
+                other = paths[later]
+                if other is None or other == path:
+                    break
+                if _interchangeable(original.op(rank, position), original.op(rank, later)):
+                    continue
+                if any(_overlap(block, theirs(original.op(rank, later), rank)) for block in blocks):
+                    yield other
+                    break
+
+
+def _interchangeable(a: trace.Op, b: trace.Op) -> bool:
+    """Both add a product to one sum: in either order it is the same."""
+    return _adds_to(a) is not None and _adds_to(a) == _adds_to(b)
+
+
+def _adds_to(op: trace.Op) -> trace.Block | None:
+    match op:
+        case trace.Compute(op="multiply", sources=(_, _, plus), target=target) if plus == target:
+            return target
+        case _:
+            return None
+
+
 # ---- merge --------------------------------------------------------------------------------------------------------
 
 
@@ -708,21 +792,32 @@ Unit = tuple[str, int, int]  # a block of scratch memory that is used as a whole
 
 
 def _merged_memory(original: _Original) -> Iterator[Mutant]:
-    """Any two slots, whether of one buffer or of two, where they are of one size."""
+    """Any two slots, whether of one buffer or of two, where they are of one size.
+
+    Where chunks land by their number, no rank need have a place for all of them: two that no rank uses both are one.
+    """
+    used = [_used(original, rank) for rank in range(len(original.execution.traces))]
     for a, b in itertools.combinations(_slots(original), 2):
-        if a[2] - a[1] == b[2] - b[1]:
+        both = any(all(_overlap(trace.Block(*unit), blocks) for unit in (a, b)) for blocks in used)
+        if a[2] - a[1] == b[2] - b[1] and both:
             what = f"{a[0]}[{a[1]}:{a[2]}] and {b[0]}[{b[1]}:{b[2]}]"
             yield Mutant(kind="merge slots", what=what, build=_laid_over(original, a, b))
 
 
+def _used(original: _Original, rank: int) -> list[trace.Block]:
+    """What is read or written of a rank's memory."""
+    own = [block for op in original.execution.traces[rank] for block in (*_reads(op), *_writes(op, rank))]
+    return own + [op.target for ops in original.execution.traces for op in ops if _sends_to(op, rank)]
+
+
 def _slots(original: _Original) -> list[Unit]:
-    """The blocks of scratch memory that DMAs write; those within another one left out."""
+    """The blocks of scratch memory that are written; those within another one left out."""
     scratch = {b.name for b in original.program.buffers if b.space == "scratch"}
     found = {
         (op.target.buffer, op.target.start, op.target.stop)
         for ops in original.execution.traces
         for op in ops
-        if isinstance(op, trace.Dma) and op.target.buffer in scratch
+        if isinstance(op, trace.Dma | trace.Compute) and op.target is not None and op.target.buffer in scratch
     }
     inside = {a for a in found for b in found if a != b and a[0] == b[0] and b[1] <= a[1] and a[2] <= b[2]}
     return sorted(found - inside)

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from program_mutants import ROLLED, SCHEDULES, SIZES, Mutant, harmless_merges, mutants, subjects, verdict
+from program_mutants import PRODUCTS, ROLLED, SCHEDULES, SIZES, Mutant, harmless_merges, mutants, subjects, verdict
 
 from ringsched.pipeline import Proven
 
@@ -21,16 +21,20 @@ def some(found: list[Mutant], label: str, most: int) -> list[Mutant]:
     return [mutant for group in chosen.values() for mutant in group]
 
 
+def check(mutant: Mutant, proven: Proven) -> str | None:
+    return verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
+
+
 def survivors(label: str, proven: Proven, most: int | None) -> tuple[list[str], Counter[str]]:
     found = list(mutants(proven.lowered.program))
     tried = found if most is None else some(found, label, most)
     kinds = Counter(mutant.kind for mutant in tried)
-    alive = [f"{label}: {m.kind}: {m.what}" for m in tried if verdict(m, proven.flat.promise) is None]
+    alive = [f"{label}: {m.kind}: {m.what}" for m in tried if check(m, proven) is None]
     return alive, kinds
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES + PRODUCTS)
 def test_no_mutant_survives(name: str, size: int) -> None:
     for label, proven in subjects(name, size):
         alive, kinds = survivors(label, proven, None if size == 2 else OF_EACH_KIND)
@@ -61,13 +65,13 @@ def test_credits_are_among_them(name: str) -> None:
     assert kinds["late wait"] and kinds["merge slots"] and kinds["merge semaphores"]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES + PRODUCTS)
 def test_what_is_left_out_is_as_good_as_the_original(name: str) -> None:
     """The mutants of semaphores that are not made would survive rightly: the checks find nothing wrong with them."""
     tried = 0
     for size in (2, 4):
         for label, proven in subjects(name, size):
             for mutant in some(list(harmless_merges(proven.lowered.program)), label, 8):
-                assert verdict(mutant, proven.flat.promise) is None, f"{label}: {mutant.what}"
+                assert check(mutant, proven) is None, f"{label}: {mutant.what}"
                 tried += 1
     assert tried
