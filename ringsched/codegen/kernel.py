@@ -64,9 +64,11 @@ def kernel_lines(
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
         columns=frozenset(name for name, unit in units.items() if unit.in_columns),
+        multiplies=bool(units),
         debug=debug,
     )
-    lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, "*", "axes"], 0, "):"))
+    options = ["*", "axes", *(["finish"] if units else [])]
+    lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
     for peer, alias in writer.peers.items():
@@ -132,6 +134,7 @@ class _Writer:
     peers: dict[Peer, str]  # those with a name
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
+    multiplies: bool = False
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
@@ -172,14 +175,15 @@ class _Writer:
                 yield f"{pad}pl.semaphore_wait({self.semaphore(i.semaphore)}, {i.amount})"
             case Add():
                 arguments = [self.region(i.target), self.region(i.left), self.region(i.right)]
-                yield from call("_add(", arguments, indent)
+                yield from call("_add(", [*arguments, *self.finishing(i.target)], indent)
             case Multiply():
                 yield from self.say(i.note, indent)
                 for regions in self.products(i):
-                    yield from call("_multiply(", list(regions), indent)
+                    yield from call("_multiply(", [*regions, *self.finishing(i.target)], indent)
             case Round():
                 yield from self.say(i.note, indent)
-                yield from call("_round(", [self.region(i.target), self.region(i.source)], indent)
+                arguments = [self.region(i.target), self.region(i.source), *self.finishing(i.target)]
+                yield from call("_round(", arguments, indent)
             case Zero():
                 yield from self.say(i.note, indent)
                 yield f"{pad}_zero({self.region(i.target)})"
@@ -231,6 +235,10 @@ class _Writer:
                 break
             index.append("0")
         return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
+
+    def finishing(self, target: Region) -> list[str]:
+        """A product that is complete goes through the epilogue."""
+        return ["finish=finish"] if self.multiplies and target.buffer == "o" else []
 
     def block_of_columns(self, region: Region) -> str:
         """Units of the weight that are blocks of its columns."""

@@ -56,14 +56,16 @@ class Product:
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
-        options = ["x", "w", "*", "axis_name", "out_dtype=None"]
+        options = ["x", "w", "*", "axis_name", "epilogue=None", "out_dtype=None"]
         options += [] if self.gathers else ["partial_dtype=None"]
         options += ["interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
         lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
         lines += [
             "    axis_name: a mesh axis, or one for each side of the topology.",
-            "    out_dtype: of the result; None: that of x. Products are summed up in 32 bits.",
+            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
+            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax.',
+            "    out_dtype: of the result; None: that of x.",
         ]
         if not self.gathers:
             lines.append("    partial_dtype: in which sums travel; None: that of the result.")
@@ -77,14 +79,20 @@ class Product:
             "    x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))",
             f"    _check_product(call, x, w, {self._depth_factor()}, {self._splits()})",
             "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
+            "    finish = _epilogue(name, epilogue)",
         ]
         if self.gathers:
-            lines.append("    return _differentiable(call, _forward, _by_lax, x, w, out_dtype)")
+            lines.append("    rest = (out_dtype, finish)")
         else:
             lines.append("    partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)")
-            lines.append("    return _differentiable(call, _forward, _by_lax, x, w, out_dtype, partial)")
-        lines += ["", "", "def _by_lax(x, w, a, out_dtype, *_):", '    """What the kernel computes, by jax.lax."""']
-        lines += [f"    y = {self.lax()}", "    return y.astype(out_dtype)"]
+            lines.append("    rest = (out_dtype, finish, partial)")
+        lines += ["    return _differentiable(call, _forward, _by_lax, x, w, *rest)", "", ""]
+        lines += ["def _by_lax(x, w, a, out_dtype, finish, *_):", '    """What the kernel computes, by jax.lax."""']
+        lines += [
+            f"    y = {self.lax()}",
+            "    y = y if finish is None else finish(y)",
+            "    return y.astype(out_dtype)",
+        ]
         return lines
 
     def _says(self) -> str:
@@ -144,7 +152,7 @@ class Product:
                     "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype)",
                     "x = _padded(x, PARTS * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
                     "return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)",
                 ]
             case True, False:
@@ -154,7 +162,7 @@ class Product:
                     "x = _padded(x, units.rows, PARTS * units.depth)",
                     "x = jnp.moveaxis(x.reshape(units.rows, PARTS, units.depth), 1, 0)",
                     "w = _padded(w.reshape(N, k, n), PARTS * units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
                     "return y.reshape(units.rows, units.cols)[:m, :n]",
                 ]
             case False, True:
@@ -163,7 +171,7 @@ class Product:
                     "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype, partial)",
                     f"x = _padded(x.reshape({whole}, m, k), PARTS * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
                     "y = y.reshape(-1, PARTS * units.rows, units.cols)[:, :m, :n]",
                     "return y.reshape(-1, n)",
                 ]
@@ -174,13 +182,13 @@ class Product:
                     "x = _padded(x, units.rows, units.depth)",
                     f"w = _padded(w.reshape(k, {whole}, n), {whole}, PARTS * units.cols)",
                     "w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units)",
+                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
                     "y = y.reshape(-1, PARTS, units.rows, units.cols)[:, :, :m]",
                     "y = jnp.moveaxis(y, 2, 1).reshape(-1, m, PARTS * units.cols)[:, :, :n]",
                     "return jnp.moveaxis(y, 0, 1).reshape(m, -1)",
                 ]
         partial = "" if self.gathers else ", partial"
-        head = f"def _forward(call, x, w, out_dtype{partial}):"
+        head = f"def _forward(call, x, w, out_dtype, finish{partial}):"
         return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in body)]
 
     def spec(self, program: Program) -> Iterator[str]:

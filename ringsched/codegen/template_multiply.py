@@ -17,11 +17,13 @@ N = 4
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 
 
-def _multiply(y_ref, x_ref, w_ref, plus_ref=None):
-    """y = x @ w, plus what there is already."""
+def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
+    """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
     y = _dot(x_ref[...], w_ref[...])
     if plus_ref is not None:
         y = plus_ref[...] + y
+    if finish is not None:
+        y = finish(y)
     y_ref[...] = y.astype(y_ref.dtype)
 
 
@@ -32,8 +34,9 @@ def _dot(x, w):
     return jnp.dot(x, w, precision=precision, preferred_element_type=wide)
 
 
-def _round(y_ref, sum_ref):
-    y_ref[...] = sum_ref[...].astype(y_ref.dtype)
+def _round(y_ref, sum_ref, finish=None):
+    y = sum_ref[...] if finish is None else finish(sum_ref[...])
+    y_ref[...] = y.astype(y_ref.dtype)
 
 
 def _columns(ref, i, n):
@@ -78,7 +81,7 @@ def _padded(x, rows, cols):
     return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
 
 
-def _launch_product(call, kernel, x, w, spec, units):
+def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
     rows, cols, dtype = units.kinds["o"]
     types = jax.typeof(x).mat
@@ -95,7 +98,7 @@ def _launch_product(call, kernel, x, w, spec, units):
         w = w.reshape(*spec["w"], *units.kinds["w"][:2])
 
     def body(*refs):
-        kernel(*call.coordinates(), *refs, axes=call.axes)
+        kernel(*call.coordinates(), *refs, axes=call.axes, finish=finish)
 
     place = pl.BlockSpec(memory_space=pltpu.VMEM)
     shape = (*spec["o"], rows, cols)
@@ -130,6 +133,22 @@ def _differentiable(call, forward, reference, x, w, *rest):
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
     apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
     return apply(x, w)
+
+
+def _epilogue(name, epilogue):
+    """The function that is applied to complete sums, in 32 bits."""
+    known = {
+        "gelu": jax.nn.gelu,
+        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
+        "silu": jax.nn.silu,
+        "relu": jax.nn.relu,
+    }
+    if epilogue is None or callable(epilogue):
+        return epilogue
+    if epilogue not in known:
+        have = f"{', '.join(known)} or a function"
+        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
+    return known[epilogue]
 
 
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")

@@ -97,7 +97,7 @@ class Multiplier:
         result, total = Region(buffer=OUTPUT), Region(buffer=TOTAL)
         last = max((k for k, i in enumerate(body) if _multiplies(i)), default=-1)
         product = body[last] if last >= 0 else None
-        if isinstance(product, Multiply):
+        if isinstance(product, Multiply) and len(product.weight.index) == len(self.lanes.flat.promise.dims):
             whole = Multiply(
                 target=result, source=product.source, weight=product.weight, plus=product.plus, note=product.note
             )

@@ -29,6 +29,7 @@ def all_gather_matmul_bidirectional(
     w,
     *,
     axis_name,
+    epilogue=None,
     out_dtype=None,
     interpret=None,
     collective_id=None,
@@ -38,7 +39,9 @@ def all_gather_matmul_bidirectional(
     x: this rank's shard along its rows; w: [depth, cols], this rank's own. As
     _dot(lax.all_gather(x, a, axis=0, tiled=True), w).
     axis_name: a mesh axis, or one for each side of the topology.
-    out_dtype: of the result; None: that of x. Products are summed up in 32 bits.
+    epilogue: elementwise, on complete sums in 32 bits, before they are stored:
+    "gelu", "gelu_exact", "silu", "relu", or a function of jax.
+    out_dtype: of the result; None: that of x.
     interpret: None interprets the kernel where there is no TPU.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
@@ -48,12 +51,15 @@ def all_gather_matmul_bidirectional(
     x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))
     _check_product(call, x, w, 1, None)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
-    return _differentiable(call, _forward, _by_lax, x, w, out_dtype)
+    finish = _epilogue(name, epilogue)
+    rest = (out_dtype, finish)
+    return _differentiable(call, _forward, _by_lax, x, w, *rest)
 
 
-def _by_lax(x, w, a, out_dtype, *_):
+def _by_lax(x, w, a, out_dtype, finish, *_):
     """What the kernel computes, by jax.lax."""
     y = _dot(lax.all_gather(x, a, axis=0, tiled=True), w)
+    y = y if finish is None else finish(y)
     return y.astype(out_dtype)
 
 
@@ -74,12 +80,12 @@ def all_gather_matmul_bidirectional_sharded(x, w, *, mesh, axis_name, **options)
 PARTS = 2  # of a shard
 
 
-def _forward(call, x, w, out_dtype):
+def _forward(call, x, w, out_dtype, finish):
     (m, k), n = x.shape, w.shape[1]
     units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype)
     x = _padded(x, PARTS * units.rows, units.depth)
     w = _padded(w, units.depth, units.cols)
-    y = _launch_product(call, _kernel, x, w, _SPEC, units)
+    y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
     return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)
 
 
@@ -116,6 +122,7 @@ def _kernel(
     received_3,
     *,
     axes,
+    finish,
 ):
     """The all-gather, as each rank runs it.
 
@@ -139,8 +146,8 @@ def _kernel(
     _send(x_ref, gathered_ref.at[r], done, received_1, left)
 
     # multiply this rank's own chunk
-    _multiply(o_ref.at[r, 0], x_ref.at[0], w_ref)
-    _multiply(o_ref.at[r, 1], x_ref.at[1], w_ref)
+    _multiply(o_ref.at[r, 0], x_ref.at[0], w_ref, finish=finish)
+    _multiply(o_ref.at[r, 1], x_ref.at[1], w_ref, finish=finish)
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(gathered_ref.at[(r - 1) % N], received_0)
@@ -167,10 +174,30 @@ def _kernel(
     )
 
     # multiply what has landed
-    _multiply(o_ref.at[(r - 1) % N, 0], gathered_ref.at[(r - 1) % N, 0], w_ref)
-    _multiply(o_ref.at[(r - 1) % N, 1], gathered_ref.at[(r - 1) % N, 1], w_ref)
-    _multiply(o_ref.at[(r + 1) % N, 0], gathered_ref.at[(r + 1) % N, 0], w_ref)
-    _multiply(o_ref.at[(r + 1) % N, 1], gathered_ref.at[(r + 1) % N, 1], w_ref)
+    _multiply(
+        o_ref.at[(r - 1) % N, 0],
+        gathered_ref.at[(r - 1) % N, 0],
+        w_ref,
+        finish=finish,
+    )
+    _multiply(
+        o_ref.at[(r - 1) % N, 1],
+        gathered_ref.at[(r - 1) % N, 1],
+        w_ref,
+        finish=finish,
+    )
+    _multiply(
+        o_ref.at[(r + 1) % N, 0],
+        gathered_ref.at[(r + 1) % N, 0],
+        w_ref,
+        finish=finish,
+    )
+    _multiply(
+        o_ref.at[(r + 1) % N, 1],
+        gathered_ref.at[(r + 1) % N, 1],
+        w_ref,
+        finish=finish,
+    )
 
     # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
     _wait(gathered_ref.at[(r + 2) % N, 0], received_2)
@@ -179,8 +206,18 @@ def _kernel(
     _wait(gathered_ref.at[(r + 2) % N, 1], received_3)
 
     # multiply what has landed
-    _multiply(o_ref.at[(r + 2) % N, 0], gathered_ref.at[(r + 2) % N, 0], w_ref)
-    _multiply(o_ref.at[(r + 2) % N, 1], gathered_ref.at[(r + 2) % N, 1], w_ref)
+    _multiply(
+        o_ref.at[(r + 2) % N, 0],
+        gathered_ref.at[(r + 2) % N, 0],
+        w_ref,
+        finish=finish,
+    )
+    _multiply(
+        o_ref.at[(r + 2) % N, 1],
+        gathered_ref.at[(r + 2) % N, 1],
+        w_ref,
+        finish=finish,
+    )
 
     # wait until the chunk has left
     _wait(x_ref, done)
@@ -192,11 +229,13 @@ def _kernel(
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 
 
-def _multiply(y_ref, x_ref, w_ref, plus_ref=None):
-    """y = x @ w, plus what there is already."""
+def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
+    """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
     y = _dot(x_ref[...], w_ref[...])
     if plus_ref is not None:
         y = plus_ref[...] + y
+    if finish is not None:
+        y = finish(y)
     y_ref[...] = y.astype(y_ref.dtype)
 
 
@@ -207,8 +246,9 @@ def _dot(x, w):
     return jnp.dot(x, w, precision=precision, preferred_element_type=wide)
 
 
-def _round(y_ref, sum_ref):
-    y_ref[...] = sum_ref[...].astype(y_ref.dtype)
+def _round(y_ref, sum_ref, finish=None):
+    y = sum_ref[...] if finish is None else finish(sum_ref[...])
+    y_ref[...] = y.astype(y_ref.dtype)
 
 
 def _columns(ref, i, n):
@@ -253,7 +293,7 @@ def _padded(x, rows, cols):
     return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
 
 
-def _launch_product(call, kernel, x, w, spec, units):
+def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
     rows, cols, dtype = units.kinds["o"]
     types = jax.typeof(x).mat
@@ -270,7 +310,7 @@ def _launch_product(call, kernel, x, w, spec, units):
         w = w.reshape(*spec["w"], *units.kinds["w"][:2])
 
     def body(*refs):
-        kernel(*call.coordinates(), *refs, axes=call.axes)
+        kernel(*call.coordinates(), *refs, axes=call.axes, finish=finish)
 
     place = pl.BlockSpec(memory_space=pltpu.VMEM)
     shape = (*spec["o"], rows, cols)
@@ -305,6 +345,22 @@ def _differentiable(call, forward, reference, x, w, *rest):
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
     apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
     return apply(x, w)
+
+
+def _epilogue(name, epilogue):
+    """The function that is applied to complete sums, in 32 bits."""
+    known = {
+        "gelu": jax.nn.gelu,
+        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
+        "silu": jax.nn.silu,
+        "relu": jax.nn.relu,
+    }
+    if epilogue is None or callable(epilogue):
+        return epilogue
+    if epilogue not in known:
+        have = f"{', '.join(known)} or a function"
+        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
+    return known[epilogue]
 
 
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
@@ -386,11 +442,11 @@ def _in_vmem(ref):
     return jax.typeof(whole).memory_space == pltpu.VMEM
 
 
-def _add(sum_ref, a_ref, b_ref):
+def _add(sum_ref, a_ref, b_ref, finish=None):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i])
+            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish)
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -398,8 +454,8 @@ def _add(sum_ref, a_ref, b_ref):
 
         @pl.loop(0, tiles)
         def _(i):
-            total = _sum(tile(a_ref, i)[...], tile(b_ref, i)[...], sum_ref.dtype)
-            tile(sum_ref, i)[...] = total
+            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, finish)
 
         return
 
@@ -481,13 +537,14 @@ def _tiles(ref):
     return rows, ref.shape[0] // rows, tile
 
 
-def _sum(a, b, dtype):
+def _sum(a, b, dtype, finish=None):
     """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype == b.dtype == dtype and dtype.itemsize == 4:
-        return a + b
-    floating = jnp.issubdtype(a.dtype, jnp.floating)
-    wide = jnp.float32 if floating else jnp.int32
-    return (a.astype(wide) + b.astype(wide)).astype(dtype)
+    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
+        floating = jnp.issubdtype(a.dtype, jnp.floating)
+        wide = jnp.float32 if floating else jnp.int32
+        a, b = a.astype(wide), b.astype(wide)
+    total = a + b if finish is None else finish(a + b)
+    return total.astype(dtype)
 
 
 # How a collective is called.

@@ -313,11 +313,11 @@ def _in_vmem(ref):
     return jax.typeof(whole).memory_space == pltpu.VMEM
 
 
-def _add(sum_ref, a_ref, b_ref):
+def _add(sum_ref, a_ref, b_ref, finish=None):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i])
+            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish)
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -325,8 +325,8 @@ def _add(sum_ref, a_ref, b_ref):
 
         @pl.loop(0, tiles)
         def _(i):
-            total = _sum(tile(a_ref, i)[...], tile(b_ref, i)[...], sum_ref.dtype)
-            tile(sum_ref, i)[...] = total
+            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, finish)
 
         return
 
@@ -408,13 +408,14 @@ def _tiles(ref):
     return rows, ref.shape[0] // rows, tile
 
 
-def _sum(a, b, dtype):
+def _sum(a, b, dtype, finish=None):
     """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype == b.dtype == dtype and dtype.itemsize == 4:
-        return a + b
-    floating = jnp.issubdtype(a.dtype, jnp.floating)
-    wide = jnp.float32 if floating else jnp.int32
-    return (a.astype(wide) + b.astype(wide)).astype(dtype)
+    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
+        floating = jnp.issubdtype(a.dtype, jnp.floating)
+        wide = jnp.float32 if floating else jnp.int32
+        a, b = a.astype(wide), b.astype(wide)
+    total = a + b if finish is None else finish(a + b)
+    return total.astype(dtype)
 
 
 # How a collective is called.
