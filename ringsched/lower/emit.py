@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -16,7 +15,6 @@ from ringsched.expr import Expr, Int, Var
 from ringsched.lower.holes import StepCode
 from ringsched.lower.lanes import Lanes, Use
 from ringsched.lower.local import absolute, blanks, copies, guarded
-from ringsched.lower.multiply import Multiplier, refuse
 from ringsched.lower.naming import OUTPUT, Naming
 from ringsched.lower.places import END, Arrived, Operand, Place, Places, Result, Sent, Slot
 from ringsched.lower.plan import DONE, LanePlan, Plan
@@ -45,15 +43,13 @@ class Emitter:
     places: Places
     plan: Plan
     unroll: bool
-    multiplier: Multiplier | None = None
     naming: Naming = field(init=False)
     codes: list[StepCode] = field(default_factory=list)
     code: StepCode = field(default_factory=StepCode)
     last_reads: dict[tuple[int, int], list[tuple[LanePlan, Use]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        result = OUTPUT if self.multiplier is None else self.multiplier.result
-        self.naming = Naming(self.lanes, self.plan, result)
+        self.naming = Naming(self.lanes, self.plan, self.result())
         for owner in self.plan.lanes:  # which send is the last to read a slot that has to be given back
             if owner.credits and owner.grid is not None:
                 for number in range(owner.credited - owner.keep):
@@ -69,7 +65,7 @@ class Emitter:
         for step, uses in enumerate(self.lanes.uses):
             arrivals = [pending.get((step, position), []) for position in range(len(uses))]
             together = [arrival for group in arrivals for arrival in group]
-            self._terms(together, uses)
+            self.before(together, uses)
             for use, group in zip(uses, arrivals, strict=True):
                 for arrival in group:
                     self._process(arrival)
@@ -78,7 +74,7 @@ class Emitter:
                 self._sends(use)
             # What somebody waits for is on its way; now there is time to compute.
             for arrival in together:
-                self._consume(arrival)
+                self.after(arrival)
             self._close(self._label(uses))
             if step == 0:
                 self._local()
@@ -86,13 +82,11 @@ class Emitter:
             self._local()
         for _, last in groupby(pending.get((END, 0), ()), key=lambda use: use.step):
             together = list(last)
-            self._terms(together, ())
+            self.before(together, ())
             for arrival in together:
                 self._process(arrival)
-                if self.multiplier is None:
-                    self._close()
             for arrival in together:
-                self._consume(arrival)
+                self.after(arrival)
             self._close()
         self._copies(early=False)
         self._drain()
@@ -128,9 +122,9 @@ class Emitter:
         for fact, ranks in groups.items():
             if self.lanes.symmetric:
                 self.code.instructions.extend(emit(fact))
-            else:
+            elif found := tuple(emit(fact)):
                 conditions = where(self.lanes.flat.topology, frozenset(ranks), self.code.hole)
-                self.code.instructions.extend(guarded(conditions, tuple(emit(fact))))
+                self.code.instructions.extend(guarded(conditions, found))
 
     def _each(
         self, use: Use, ranges: Ranges[Fact], emit: Callable[[Expr | None, Fact], Instruction | None]
@@ -158,7 +152,7 @@ class Emitter:
         def send(value: Expr | None, fact: Sent) -> Instruction:
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
             return Send(
-                source=self._source(use, value, fact, chunk),
+                source=self.source(use, value, fact, chunk),
                 target=self.naming.region(self.code, fact.target, chunk, value),
                 peer=self.naming.peer(self.code, use, source=False),
                 sent=SemaphoreRef(semaphore=plan.sent),
@@ -169,68 +163,6 @@ class Emitter:
             )
 
         self._variants(self.places.sent[use.lane, use.step], lambda ranges: self._each(use, ranges, send))
-
-    def _source(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
-        """Where a chunk is sent from."""
-        if self.multiplier is not None and not self.multiplier.on_arrival and isinstance(fact.source, Operand):
-            return self._start(use, value, fact, chunk)
-        return self.naming.region(self.code, fact.source, chunk, value)
-
-    def _start(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
-        assert self.multiplier is not None
-        if value is not None or fact.piece:
-            raise refuse("a transfer with `each:`, or of several pieces, starts with a rank's own term")
-        return self.multiplier.first(self.multiplier.start(use.lane, use.step), chunk)
-
-    def _terms(self, arrivals: Sequence[Use], uses: Sequence[Use]) -> None:
-        """This rank's terms of what is added to, and of what lanes start with, at this moment.
-
-        All are computed before anything is waited for or sent: each wait, signal or start between two products costs
-        a core about 200 cycles, in which its matrix units run empty.
-        """
-        multiplier = self.multiplier
-        if multiplier is None or multiplier.on_arrival:
-            return
-
-        def added(use: Use) -> Callable[[Expr | None, Arrived], Instruction | None]:
-            def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
-                chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
-                own = self._own_term(use, fact, chunk)
-                if own is None:
-                    return None
-                if value is not None or fact.piece:
-                    raise refuse("what arrives with `each:`, or in several pieces, is added to a rank's own term")
-                return multiplier.into(own, chunk)
-
-            return multiply
-
-        def started(use: Use) -> Callable[[Expr | None, Sent], Instruction | None]:
-            def multiply(value: Expr | None, fact: Sent) -> Instruction | None:
-                if not isinstance(fact.source, Operand):
-                    return None
-                chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
-                return multiplier.into(self._start(use, value, fact, chunk), chunk)
-
-            return multiply
-
-        multiplier.take_places([(use.lane, use.step) for use in arrivals])
-        for use in arrivals:
-            self._variants(self.places.arrived[use.lane, use.step], partial(self._each, use, emit=added(use)))
-        for use in uses:
-            self._variants(self.places.sent[use.lane, use.step], partial(self._each, use, emit=started(use)))
-
-    def _consume(self, use: Use) -> None:
-        """What has landed is multiplied, where the schedule does so."""
-        multiplier = self.multiplier
-        if multiplier is None or not multiplier.on_arrival:
-            return
-
-        def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
-            if not isinstance(fact.total, Result):
-                raise refuse("a chunk arrives at a rank more than once")
-            return multiplier.arrived(self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True))
-
-        self._variants(self.places.arrived[use.lane, use.step], lambda ranges: self._each(use, ranges, multiply))
 
     def _received(self, use: Use) -> SemaphoreRef:
         plan = self.plan.lanes[use.lane]
@@ -251,11 +183,10 @@ class Emitter:
             if fact.term is None:
                 return None
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=True)
-            own = self._own_term(use, fact, chunk)
             return Add(
                 target=self.naming.region(self.code, fact.total, chunk, value),
                 left=self.naming.region(self.code, fact.target, chunk, value),
-                right=own if own is not None else self.naming.region(self.code, fact.term, chunk, value),
+                right=self.term(use, value, fact, chunk),
                 note="add what this rank holds of it",
                 origin=lane.statement.span,
             )
@@ -269,12 +200,6 @@ class Emitter:
         wanted = plan.credits and number + plan.keep < plan.credited
         if wanted and self.plan.freed[use.lane, number] == self.places.processed[use.lane, use.step][0]:
             self.code.instructions.append(self._returned(use, plan))
-
-    def _own_term(self, use: Use, fact: Arrived, chunk: tuple[Expr, ...]) -> Region | None:
-        """Where this rank's term of an arriving sum is computed into, where it is a product."""
-        if self.multiplier is None or self.multiplier.on_arrival or not isinstance(fact.term, Operand):
-            return None
-        return self.multiplier.partial(use.lane, use.step, chunk)
 
     def _credit(self, use: Use) -> None:
         """Before a receive resource is written again, the receiver must have given it back."""
@@ -310,7 +235,7 @@ class Emitter:
             chunk = self.naming.chunk(self.code, use, value, fact.piece, fact.extra, received=False)
             return WaitDma(
                 semaphore=SemaphoreRef(semaphore=plan.sent),
-                region=self._source(use, value, fact, chunk),
+                region=self.source(use, value, fact, chunk),
                 note="wait until the chunk has left",
                 origin=plan.lane.statement.span,
             )
@@ -327,8 +252,40 @@ class Emitter:
                 if not plan.drained or use.step == plan.lane.steps[-1]:
                     self._wait_sent(use)
             self._close()
-        if self.multiplier is not None:
-            return
+        self.end_copies()
+
+    # ---- what a schedule that multiplies does in another way (see interleave.py) ---------------------------------
+
+    def result(self) -> str:
+        """The buffer that chunks end in."""
+        return OUTPUT
+
+    def before(self, arrivals: Sequence[Use], uses: Sequence[Use]) -> None:
+        """Before these arrivals are waited for, and these uses are sent."""
+
+    def after(self, arrival: Use) -> None:
+        """Once an arrival is there, and all has been sent that somebody waits for."""
+
+    def source(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
+        """Where a chunk is sent from."""
+        return self.naming.region(self.code, fact.source, chunk, value)
+
+    def term(self, use: Use, value: Expr | None, fact: Arrived, chunk: tuple[Expr, ...]) -> Region:
+        """What is added to an arrival."""
+        assert fact.term is not None
+        return self.naming.region(self.code, fact.term, chunk, value)
+
+    def kept(self, place: Place, chunk: tuple[Expr, ...], *, early: bool) -> Instruction:
+        """How a promised chunk that does not arrive in its place gets there."""
+        return Copy(
+            source=self.naming.region(self.code, _relative(place, 0), chunk, Int(value=0)),
+            target=self.naming.region(self.code, Result(), chunk, None),
+            done=SemaphoreRef(semaphore=DONE),
+            note="this rank's own chunk" if early else "to its final place",
+        )
+
+    def end_copies(self) -> None:
+        """Copies within this rank have been made."""
         for conditions, (piece, _) in copies(self.lanes, self.places):
             chunk = absolute(self.lanes, piece)
             region = self.naming.region(self.code, Result(), chunk, None)
@@ -342,31 +299,13 @@ class Emitter:
         self.code.instructions.extend(blanks(self.lanes, self.places))
         self._close()
 
-    def _of_own(self, place: Place, chunk: tuple[Expr, ...]) -> Instruction:
-        """The product of a chunk that never travels to this rank."""
-        assert self.multiplier is not None
-        if not isinstance(place, Operand):
-            raise refuse("a promised chunk ends outside the result")
-        if self.multiplier.on_arrival:
-            return self.multiplier.own(self.naming.region(self.code, place, chunk, None), chunk)
-        return self.multiplier.into(self.naming.region(self.code, Result(), chunk, None), chunk)
-
     def _copies(self, *, early: bool) -> None:
         for conditions, (piece, place) in copies(self.lanes, self.places):
             if isinstance(place, Operand) != early:
                 continue
             chunk = absolute(self.lanes, piece)
-            if self.multiplier is not None:
-                self.code.instructions.extend(guarded(conditions, (self._of_own(place, chunk),)))
-                self._close()
-                continue
-            copy = Copy(
-                source=self.naming.region(self.code, _relative(place, 0), chunk, Int(value=0)),
-                target=self.naming.region(self.code, Result(), chunk, None),
-                done=SemaphoreRef(semaphore=DONE),
-                note="this rank's own chunk" if early else "to its final place",
-            )
-            self.code.instructions.extend(guarded(conditions, (copy,)))
+            kept = self.kept(place, chunk, early=early)
+            self.code.instructions.extend(guarded(conditions, (kept,)))
             self._close()
 
 

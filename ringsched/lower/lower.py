@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ringsched.expr import Expr, Int
 from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
+from ringsched.lower.interleave import MultiplyingEmitter
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.multiply import Multiplier
 from ringsched.lower.naming import INPUT, OUTPUT
@@ -56,7 +57,10 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
     compute = flat.schedule.compute
     multiplier = None if compute is None else Multiplier(lanes, compute)
-    steps = Emitter(lanes, places, plan, unroll, multiplier).run()
+    if multiplier is None:
+        steps = Emitter(lanes, places, plan, unroll).run()
+    else:
+        steps = MultiplyingEmitter(lanes, places, plan, unroll, multiplier=multiplier).run()
     body = roll(steps, loops=not unroll, below=dict(zip(flat.topology.coordinates, flat.topology.sides, strict=True)))
     body = body if multiplier is None else multiplier.finished(body)
     decisions = [*plan.decisions, _unrolled(unroll, len(flat.steps), wishes.unroll is not None)]

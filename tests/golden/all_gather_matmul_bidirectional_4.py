@@ -231,12 +231,20 @@ def _kernel(
 
 def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
     """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
-    y = _dot(x_ref[...], w_ref[...])
-    if plus_ref is not None:
-        y = plus_ref[...] + y
+    y = None if plus_ref is None else plus_ref[...]
+    depth = x_ref.shape[-1]
+    for start in range(0, depth, _DEPTH):
+        block = pl.ds(start, min(_DEPTH, depth - start))
+        part = _dot(x_ref[:, block], w_ref[block])
+        y = part if y is None else y + part
     if finish is not None:
         y = finish(y)
     y_ref[...] = y.astype(y_ref.dtype)
+
+
+# A product over more depth at once spills its operand out of registers; sums of short
+# ones are added up by the matrix unit itself.
+_DEPTH = 256
 
 
 def _dot(x, w):
