@@ -21,6 +21,18 @@ def some(found: list[Mutant], label: str, most: int) -> list[Mutant]:
     return [mutant for group in chosen.values() for mutant in group]
 
 
+def test_products_are_computed_at_the_wrong_moment() -> None:
+    """A product behind its reader; a sum behind the product that overwrites its term."""
+    _, proven = subjects("matmul_reduce_scatter", 4)[0]
+    kinds = Counter(mutant.kind for mutant in mutants(proven.lowered.program))
+    for kind in ("late result of multiply", "late result of add", "late read of add", "remove multiply", "merge slots"):
+        assert kinds[kind], kinds
+    _, proven = subjects("all_gather_matmul_features", 4)[0]
+    kinds = Counter(mutant.kind for mutant in mutants(proven.lowered.program))
+    for kind in ("late result of multiply", "double multiply", "late wait"):
+        assert kinds[kind], kinds
+
+
 def check(mutant: Mutant, proven: Proven) -> str | None:
     return verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
 
@@ -74,4 +86,4 @@ def test_what_is_left_out_is_as_good_as_the_original(name: str) -> None:
             for mutant in some(list(harmless_merges(proven.lowered.program)), label, 8):
                 assert check(mutant, proven) is None, f"{label}: {mutant.what}"
                 tried += 1
-    assert tried
+    assert tried or name in PRODUCTS  # a product stands between most waits

@@ -1,0 +1,59 @@
+"""Static cycles of the collective matmuls: what the TPU compiler makes of them, no TPU needed.
+
+    python benchmarks/collective_matmul.py [--target v5p:2x2x1]
+
+The shapes are x [256, 1024], W1 [1024, 16384] and W2 [16384, 1024] over 4 devices in bf16, a layer of a tensor-parallel
+MLP. Ideal cycles are those of its products alone at the peak of the matrix units.
+"""
+
+import argparse
+import sys
+import time
+
+from ringsched.operand import Operand
+from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.target.aot import TargetError, compile_for_target
+
+ROWS, DEPTH, WIDTH, RANKS = 256, 1024, 16384, 4
+SHAPES = {
+    "all_gather_matmul": ((ROWS // RANKS, DEPTH), (DEPTH, WIDTH // RANKS)),
+    "all_gather_matmul_features": ((ROWS, DEPTH // RANKS), (DEPTH, WIDTH // RANKS)),
+    "matmul_reduce_scatter": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
+    "matmul_reduce_scatter_features": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
+    "matmul_all_reduce": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
+}
+
+
+def main() -> None:
+    """Prints a row for each schedule."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", default="v5p:2x2x1")
+    parser.add_argument("--only", default="", help="schedules whose name has this in it")
+    arguments = parser.parse_args()
+    print(f"{'schedule':<46} {'cycles':>8} {'of peak':>8} {'VMEM MiB':>9} {'seconds':>8}")
+    for base, shapes in SHAPES.items():
+        for name in (base, f"{base}_bidirectional") if base != "matmul_all_reduce" else (base,):
+            if arguments.only in name:
+                print(row(name, shapes, arguments.target), flush=True)
+
+
+def row(name: str, shapes: tuple[tuple[int, int], tuple[int, int]], target: str) -> str:
+    """One schedule, compiled."""
+    compiled = compile_schedule(open_schedule(name, {"N": RANKS}))
+    operands = tuple(Operand(name=n, shape=s, dtype="bfloat16") for n, s in zip("xw", shapes, strict=True))
+    start = time.perf_counter()
+    try:
+        report = compile_for_target(
+            source=compiled.source, function=name, sides=(RANKS,), operands=operands, target=target
+        )
+    except TargetError as error:
+        return f"{name:<46} {error}"
+    seconds = time.perf_counter() - start
+    cycles = "-" if report.cycles is None else f"{report.cycles:,}"
+    peak = "-" if report.utilization is None else f"{report.utilization:.1%}"
+    vmem = "-" if report.vmem_bytes is None else f"{report.vmem_bytes / 2**20:.1f}"
+    return f"{name:<46} {cycles:>8} {peak:>8} {vmem:>9} {seconds:>8.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

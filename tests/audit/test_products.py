@@ -1,0 +1,117 @@
+"""Kernels that multiply pass their audit, values included; with any one synchronisation removed, they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from test_generated import tampered_sources
+
+import ringsched as rs
+from ringsched.auditing.audit import AuditReport
+from ringsched.collective import as_module
+from ringsched.schedule.loader import shipped_names
+
+PRODUCTS = tuple(name for name in sorted(shipped_names()) if "matmul" in name)
+
+
+def by_lax(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The product as one writes it with `jax.lax`, of one rank's x and w."""
+    along = 1 if "features" in name else 0
+
+    def dot(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.dot(x, w, precision=lax.Precision.HIGHEST)
+
+    if name.startswith("all_gather"):
+        return lambda x, w: dot(lax.all_gather(x, "i", axis=along, tiled=True), w)
+    if "reduce_scatter" in name:
+        return lambda x, w: lax.psum_scatter(dot(x, w), "i", scatter_dimension=along, tiled=True)
+    return lambda x, w: lax.psum(dot(x, w), "i")
+
+
+def shapes(name: str, ranks: int) -> list[str]:
+    """Of all ranks' x and w together, joined along axis 0; each unit a tile."""
+    rows, depth, cols = 16, 128, 128
+    deep = depth
+    if name.startswith("all_gather") and "features" in name:
+        deep = ranks * depth
+    elif "reduce_scatter" in name and "features" in name:
+        cols *= ranks
+    elif "reduce_scatter" in name:
+        rows *= ranks
+    return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
+
+
+def audit(source: str, name: str, ranks: int, expect: Any = None) -> AuditReport:
+    function = getattr(as_module(source, name), name)
+    return rs.audit(
+        lambda x, w: function(x, w, axis_name="i"),
+        mesh_axes={"i": ranks},
+        args=shapes(name, ranks),
+        in_specs="i",
+        out_specs="i",
+        expect=expect,
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_kernels_are_right(name: str, ranks: int) -> None:
+    report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name))
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+    assert not report.diagnostics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_rolled(name: str) -> None:
+    source = rs.compile(name).source(N=12)
+    assert "pl.loop" in source.split("# How kernels move")[0]
+    report = audit(source, name, 12, by_lax(name))
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+
+
+OTHERS = {
+    "another factor": lambda name: lambda x, w: 2 * by_lax(name)(x, w),
+    "one term of the sum": lambda name: lambda x, w: by_lax(name)(x, w.at[0].set(0)),
+}
+
+
+@pytest.mark.parametrize("what", ["another factor", "one term of the sum"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_another_expectation_is_not_met(name: str, what: str) -> None:
+    report = audit(rs.compile(name).source(N=2), name, 2, OTHERS[what](name))
+    assert (report.verdict, report.values) == ("wrong", "wrong"), str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [(name, 3) for name in PRODUCTS] + [pytest.param(name, 4, marks=pytest.mark.slow) for name in PRODUCTS],
+)
+def test_tampered_kernels_are_wrong(name: str, ranks: int) -> None:
+    """Each statement of synchronisation in the kernel is needed."""
+    tampered = tampered_sources(rs.compile(name).source(N=ranks), name)
+    assert len(tampered) >= 8
+    for text in tampered:
+        report = audit(text, name, ranks)
+        assert report.verdict == "wrong", str(report)
+        assert all(d.primary is not None for d in report.diagnostics if d.code != "RS521")
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_kernels_with_a_product_left_out_are_wrong(name: str) -> None:
+    """What is no race still gives another result."""
+    source = rs.compile(name).source(N=2)
+    kernel, rest = source.split("# How chunks are multiplied.")
+    head, *products = kernel.split("\n    _multiply(")
+    assert products
+    for left_out in range(len(products)):
+        parts = [f"\n    {'_ignored' if k == left_out else '_multiply'}({part}" for k, part in enumerate(products)]
+        ignored = "\n\ndef _ignored(*refs, **options):\n    pass\n"
+        text = head + "".join(parts) + "# How chunks are multiplied." + rest + ignored
+        report = audit(text, name, 2, by_lax(name))
+        assert report.verdict == "wrong", str(report)
