@@ -20,7 +20,7 @@ from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
 from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_parameters, shipped_directory, shipped_names
-from ringsched.schedule.schedule import Lowering, Schedule
+from ringsched.schedule.schedule import Lowering, Multiply, Schedule
 from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failing
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
@@ -133,7 +133,8 @@ def _smallest_hazard(schedule: Schedule) -> tuple[Diagnostic, ...]:
 
 def prove_transpose(proven: Proven) -> Proven | None:
     """The schedule backwards in time, for the gradient; None where it does not exist or is not right."""
-    if proven.flat.schedule.compute is not None:
+    compute = proven.flat.schedule.compute
+    if compute is not None and proven.flat.promise.kind == "all_reduce":
         return None
     flat = transpose(find_lanes(proven.flat, symmetric=proven.symmetric))
     if flat is None:
@@ -141,9 +142,15 @@ def prove_transpose(proven: Proven) -> Proven | None:
     try:
         if findings_of(flat):
             return None
-        return _prove_flat(proven.schedule, replace(flat, schedule=replace(flat.schedule, lowering=Lowering())))
+        backward = replace(flat.schedule, lowering=Lowering(), compute=compute and opposite(compute))
+        return _prove_flat(proven.schedule, replace(flat, schedule=backward))
     except DiagnosticError:
         return None
+
+
+def opposite(compute: Multiply) -> Multiply:
+    """What is multiplied on the way back: what was gathered is summed, and the reverse."""
+    return replace(compute, moment="before sending" if compute.moment == "on arrival" else "on arrival")
 
 
 def compile_schedule(schedule: Schedule, *, debug: bool = False) -> Compiled:

@@ -48,8 +48,8 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
         result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0])
         return result
 
-    def with_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        result, pull = jax.vjp(kernel, x)
+    def with_gradient(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        result, pull = jax.vjp(kernel, *operands)
         return result, *pull(result)
 
     expect: Expect = Collective(kind=request["kind"], root=request["root"], permutation=tuple(request["permutation"]))
@@ -58,7 +58,7 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
         expect = _product(request["kind"], moment, shard, axes)
     found = [audit(kernel, mesh_axes=mesh, args=whole, expect=expect, **specs)]
     if request["gradient"]:
-        found.append(audit(with_gradient, mesh_axes=mesh, args=whole, in_specs=spec, out_specs=spec))
+        found.append(audit(with_gradient, mesh_axes=mesh, args=whole, **specs))
     return [_answer(report) for report in found]
 
 

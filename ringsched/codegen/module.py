@@ -54,7 +54,7 @@ def module_text(
     lines = _header(name, heading, facts, "x" if forward.compute is None else "x, w")
     lines += _sides(forward.program)
     if forward.compute is not None:
-        lines += _multiplying(forward, name, forward.compute, debug)
+        lines += _multiplying(forward, backward, name, debug)
         return _spaced(lines) + "\n\n" + fixed_part("template_multiply.py") + "\n\n" + fixed_part("template.py")
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
@@ -81,13 +81,26 @@ def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str
     return [*lines, *IMPORTS.splitlines(), ""]
 
 
-def _multiplying(kernel: Kernel, name: str, compute: Multiply, debug: bool) -> list[str]:
-    """A schedule that multiplies: its functions and kernel."""
-    product = Product(name=name, promise=kernel.promise, compute=compute)
-    lines = ["", "", *product.public(), "", "", *product.sharded(), "", "", *product.forward()]
-    lines += ["", "", *product.spec(kernel.program), *_synchronisation(kernel.program), "}"]
+def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:
+    """A schedule that multiplies: its functions and kernels."""
+    product = Product.of(name, forward.promise, forward.compute)
+    lines = ["", "", *product.public(), "", "", *product.sharded()]
+    lines += ["", "", *_product_kernel(product, forward, ("_forward", "_kernel", "_SPEC"), debug)]
+    if backward is None:
+        return [*lines, "", "", *product.lax_backward()]
+    other = Product.of(name, backward.promise, backward.compute)
+    lines += ["", "", *product.backward()]
+    names = ("_transpose", "_transpose_kernel", "_TRANSPOSE_SPEC")
+    return [*lines, "", "", *_product_kernel(other, backward, names, debug)]
+
+
+def _product_kernel(product: Product, kernel: Kernel, names: tuple[str, str, str], debug: bool) -> list[str]:
+    """The function around a kernel, its spec, and the kernel."""
+    function, body, spec = names
+    lines = [*product.forward(function, body, spec), "", "", *product.spec(spec, kernel.program)]
+    lines += [*_synchronisation(kernel.program), "}"]
     units = product.units(kernel.program)
-    return [*lines, "", "", *kernel_lines(kernel.program, "_kernel", _doc(kernel), units=units, debug=debug)]
+    return [*lines, "", "", *kernel_lines(kernel.program, body, _doc(kernel), units=units, debug=debug)]
 
 
 def fixed_part(name: str) -> str:

@@ -30,6 +30,12 @@ class Product:
     promise: Promise
     compute: Multiply
 
+    @classmethod
+    def of(cls, name: str, promise: Promise, compute: Multiply | None) -> Product:
+        """compute: not None; a schedule without one has other functions."""
+        assert compute is not None
+        return cls(name=name, promise=promise, compute=compute)
+
     @property
     def gathers(self) -> bool:
         return self.compute.moment == "on arrival"
@@ -86,13 +92,7 @@ class Product:
         else:
             lines.append("    partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)")
             lines.append("    rest = (out_dtype, finish, partial)")
-        lines += ["    return _differentiable(call, _forward, _by_lax, x, w, *rest)", "", ""]
-        lines += ["def _by_lax(x, w, a, out_dtype, finish, *_):", '    """What the kernel computes, by jax.lax."""']
-        lines += [
-            f"    y = {self.lax()}",
-            "    y = y if finish is None else finish(y)",
-            "    return y.astype(out_dtype)",
-        ]
+        lines += ["    return _differentiable(call, _forward, _backward, x, w, *rest)"]
         return lines
 
     def _says(self) -> str:
@@ -128,7 +128,10 @@ class Product:
         out = "P(None, None)" if self.promise.kind == "all_reduce" else out
         lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
         lines += [
-            f'    """{self.name} of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""',
+            f'    """{self.name} on the devices of `mesh`.',
+            "",
+            "    x: the whole [rows, depth]; w: the whole [depth, cols].",
+            '    """',
             f"    a, function = axis_name, {self.name}",
             f"    in_specs, out_specs = ({x}, {w}), {out}",
             "",
@@ -142,61 +145,97 @@ class Product:
         ]
         return lines
 
-    def forward(self) -> list[str]:
-        """`_forward(call, x, w, …)`: cut and pad, launch, put together."""
+    def backward(self) -> list[str]:
+        """The gradient: that of x by the transposed schedule, which multiplies as well."""
+        along = 0 if self.by_rows else 1
+        gathered = "x" if self.gathers else "ct"
+        whole = f"    whole = lax.all_gather({gathered}, call.axes, axis={along}, tiled=True)"
+        product = "_dot(whole.T, ct)" if self.gathers else "_dot(x.T, whole)"
+        partial = "" if self.gathers else ", _WIDE"
+        back = ", x.dtype" if self.gathers else ""
+        return [
+            "def _backward(call, x, w, ct, out_dtype, finish, *_):",
+            '    """The gradients of x and w; what the epilogue needs is computed once more."""',
+            "    if finish is not None:",
+            f"        y = _forward(call, x, w, _WIDE, None{partial})",
+            "        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))",
+            "    ct = ct.astype(x.dtype)",
+            f"    dx = _transpose(call, ct, w.T, x.dtype, None{back})",
+            whole,
+            f"    return dx, {product}.astype(w.dtype)",
+        ]
+
+    def lax_backward(self) -> list[str]:
+        """The gradient by jax.lax."""
+        return [
+            "def _backward(call, x, w, ct, out_dtype, finish, *_):",
+            '    """The gradients of x and w."""',
+            "",
+            "    def by_lax(x, w):",
+            "        a = call.axes",
+            f"        y = {self.lax()}",
+            "        y = y if finish is None else finish(y)",
+            "        return y.astype(out_dtype)",
+            "",
+            "    return jax.vjp(by_lax, x, w)[1](ct)",
+        ]
+
+    def forward(self, function: str, kernel: str, spec: str) -> list[str]:
+        """`function(call, x, w, …)`: cut and pad, launch, put together."""
         parts, whole = math.prod(self.promise.dims[self.promise.group :]), self._shares()
+        launch = f"y = _launch_product(call, {kernel}, x, w, {spec}, units, finish)"
         match self.gathers, self.by_rows:
             case True, True:
                 body = [
                     "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype)",
-                    "x = _padded(x, PARTS * units.rows, units.depth)",
+                    "units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype)",
+                    "x = _padded(x, parts * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
+                    launch,
                     "return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)",
                 ]
             case True, False:
                 body = [
                     "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units((m, k, n), (1, PARTS, 1), x.dtype, out_dtype)",
-                    "x = _padded(x, units.rows, PARTS * units.depth)",
-                    "x = jnp.moveaxis(x.reshape(units.rows, PARTS, units.depth), 1, 0)",
-                    "w = _padded(w.reshape(N, k, n), PARTS * units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
+                    "units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)",
+                    "x = _padded(x, units.rows, parts * units.depth)",
+                    "x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)",
+                    "w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)",
+                    launch,
                     "return y.reshape(units.rows, units.cols)[:m, :n]",
                 ]
             case False, True:
                 body = [
                     f"m, k, n = x.shape[0] // {whole}, x.shape[1], w.shape[1]",
-                    "units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype, partial)",
-                    f"x = _padded(x.reshape({whole}, m, k), PARTS * units.rows, units.depth)",
+                    "units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)",
+                    f"x = _padded(x.reshape({whole}, m, k), parts * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
-                    "y = y.reshape(-1, PARTS * units.rows, units.cols)[:, :m, :n]",
+                    launch,
+                    "y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]",
                     "return y.reshape(-1, n)",
                 ]
             case _:
                 body = [
                     f"(m, k), n = x.shape, w.shape[1] // {whole}",
-                    "units = _Units((m, k, n), (1, 1, PARTS), x.dtype, out_dtype, partial)",
+                    "units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)",
                     "x = _padded(x, units.rows, units.depth)",
-                    f"w = _padded(w.reshape(k, {whole}, n), {whole}, PARTS * units.cols)",
+                    f"w = _padded(w.reshape(k, {whole}, n), {whole}, parts * units.cols)",
                     "w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)",
-                    "y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)",
-                    "y = y.reshape(-1, PARTS, units.rows, units.cols)[:, :, :m]",
-                    "y = jnp.moveaxis(y, 2, 1).reshape(-1, m, PARTS * units.cols)[:, :, :n]",
+                    launch,
+                    "y = y.reshape(-1, parts, units.rows, units.cols)[:, :, :m]",
+                    "y = jnp.moveaxis(y, 2, 1).reshape(-1, m, parts * units.cols)[:, :, :n]",
                     "return jnp.moveaxis(y, 0, 1).reshape(m, -1)",
                 ]
         partial = "" if self.gathers else ", partial"
-        head = f"def _forward(call, x, w, out_dtype, finish{partial}):"
-        return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in body)]
+        head = f"def {function}(call, x, w, out_dtype, finish{partial}):"
+        return [head, f"    parts = {parts}  # of a shard", *(f"    {line}" for line in body)]
 
-    def spec(self, program: Program) -> Iterator[str]:
+    def spec(self, name: str, program: Program) -> Iterator[str]:
         """What `_Call.multiply` has to know of a Program: each buffer's grid, and what its units are."""
         kinds = {"x": "x", "gathered": "x", "w": "w", "o": "o", "total": "sum", "partial": "sum"}
         scratch = [b for b in program.buffers if b.space == "scratch"]
         yield "# Grids of units, and of which kind they are; semaphores, the pattern of the barrier."
-        yield "_SPEC = {"
+        yield f"{name} = {{"
         for buffer in program.buffers:
             if buffer.space != "scratch":
                 yield f'    "{buffer.name}": {buffer.shape!r},'

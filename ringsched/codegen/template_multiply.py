@@ -132,15 +132,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):

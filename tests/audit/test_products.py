@@ -34,15 +34,11 @@ def by_lax(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 
 def shapes(name: str, ranks: int) -> list[str]:
-    """Of all ranks' x and w together, joined along axis 0; each unit a tile."""
-    rows, depth, cols = 16, 128, 128
-    deep = depth
-    if name.startswith("all_gather") and "features" in name:
-        deep = ranks * depth
-    elif "reduce_scatter" in name and "features" in name:
-        cols *= ranks
-    elif "reduce_scatter" in name:
-        rows *= ranks
+    """Of all ranks' x and w together, joined along axis 0; each unit, of two parts of a shard, is a tile."""
+    rows, depth, cols = 16, 256, 256
+    deep = ranks * depth if name.startswith("all_gather") and "features" in name else depth
+    if name.startswith("matmul"):
+        rows, cols = (rows, ranks * cols) if "features" in name else (ranks * rows, cols)
     return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
 
 

@@ -3,7 +3,7 @@
 schedule  all_gather_matmul_features.yaml, sha256 a47431f199bfcaf9…
 params    N = 4
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
-gradient  by jax.lax
+gradient  by the transpose, proven likewise
 
 Inside jax.shard_map: y = all_gather_matmul_features(x, w, axis_name="i")
 """
@@ -53,18 +53,14 @@ def all_gather_matmul_features(
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     finish = _epilogue(name, epilogue)
     rest = (out_dtype, finish)
-    return _differentiable(call, _forward, _by_lax, x, w, *rest)
-
-
-def _by_lax(x, w, a, out_dtype, finish, *_):
-    """What the kernel computes, by jax.lax."""
-    y = _dot(lax.all_gather(x, a, axis=1, tiled=True), w)
-    y = y if finish is None else finish(y)
-    return y.astype(out_dtype)
+    return _differentiable(call, _forward, _backward, x, w, *rest)
 
 
 def all_gather_matmul_features_sharded(x, w, *, mesh, axis_name, **options):
-    """all_gather_matmul_features of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""
+    """all_gather_matmul_features on the devices of `mesh`.
+
+    x: the whole [rows, depth]; w: the whole [depth, cols].
+    """
     a, function = axis_name, all_gather_matmul_features
     in_specs, out_specs = (P(None, a), P(None, a)), P(None, a)
 
@@ -77,15 +73,13 @@ def all_gather_matmul_features_sharded(x, w, *, mesh, axis_name, **options):
     return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
 
 
-PARTS = 1  # of a shard
-
-
 def _forward(call, x, w, out_dtype, finish):
+    parts = 1  # of a shard
     (m, k), n = x.shape, w.shape[1]
-    units = _Units((m, k, n), (1, PARTS, 1), x.dtype, out_dtype)
-    x = _padded(x, units.rows, PARTS * units.depth)
-    x = jnp.moveaxis(x.reshape(units.rows, PARTS, units.depth), 1, 0)
-    w = _padded(w.reshape(N, k, n), PARTS * units.depth, units.cols)
+    units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)
+    x = _padded(x, units.rows, parts * units.depth)
+    x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)
+    w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)
     y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
     return y.reshape(units.rows, units.cols)[:m, :n]
 
@@ -187,6 +181,116 @@ def _kernel(
     _wait(x_ref, done)
     _wait(gathered_ref.at[(r - 1) % N], done)
     _wait(gathered_ref.at[(r + 2) % N], done)
+
+
+def _backward(call, x, w, ct, out_dtype, finish, *_):
+    """The gradients of x and w; what the epilogue needs is computed once more."""
+    if finish is not None:
+        y = _forward(call, x, w, _WIDE, None)
+        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))
+    ct = ct.astype(x.dtype)
+    dx = _transpose(call, ct, w.T, x.dtype, None, x.dtype)
+    whole = lax.all_gather(x, call.axes, axis=1, tiled=True)
+    return dx, _dot(whole.T, ct).astype(w.dtype)
+
+
+def _transpose(call, x, w, out_dtype, finish, partial):
+    parts = 1  # of a shard
+    (m, k), n = x.shape, w.shape[1] // N
+    units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)
+    x = _padded(x, units.rows, units.depth)
+    w = _padded(w.reshape(k, N, n), N, parts * units.cols)
+    w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)
+    y = _launch_product(call, _transpose_kernel, x, w, _TRANSPOSE_SPEC, units, finish)
+    y = y.reshape(-1, parts, units.rows, units.cols)[:, :, :m]
+    y = jnp.moveaxis(y, 2, 1).reshape(-1, m, parts * units.cols)[:, :, :n]
+    return jnp.moveaxis(y, 0, 1).reshape(m, -1)
+
+
+# Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
+_TRANSPOSE_SPEC = {
+    "x": (),
+    "w": (4,),
+    "o": (),
+    "in_columns": True,
+    "scratch": [
+        ((1,), "partial"),  # first
+        ((1,), "sum"),  # partial
+        ((3,), "partial"),  # slots
+    ],
+    "semaphores": [
+        pltpu.SemaphoreType.DMA,  # done
+        pltpu.SemaphoreType.DMA((3,)),  # received
+    ],
+    "barrier": "tell (r + 1) % 4; await 1",
+}
+
+
+def _transpose_kernel(
+    r,
+    x_ref,
+    w_ref,
+    o_ref,
+    first_ref,
+    partial_ref,
+    slots_ref,
+    done,
+    received,
+    *,
+    axes,
+    finish,
+):
+    """The reduce-scatter, as each rank runs it.
+
+    x_ref: [rows, depth]; w_ref: [depth, 4 * cols]; o_ref: [rows, cols];
+    first_ref: [1, rows, cols]; partial_ref: [1, rows, cols]; slots_ref: [3, rows, cols]
+    """
+    right = _device(axes, (r + 1) % N)
+    left = _device(axes, (r - 1) % N)
+
+    # tell the ranks that write here that this one has started
+    _signal(pltpu.get_barrier_semaphore(), right)
+
+    # this rank's term of the next chunk
+    _multiply(first_ref.at[0], x_ref, _columns(w_ref, (r + 1) % N, 4))
+
+    # wait until the ranks that this one writes to have started
+    pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
+
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 2
+    _send(first_ref.at[0], slots_ref.at[0], done, received.at[0], left)
+
+    # this rank's term of the next chunk
+    _multiply(partial_ref.at[0], x_ref, _columns(w_ref, (r + 2) % N, 4))
+
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
+    _wait(slots_ref.at[0], received.at[0])
+    _add(slots_ref.at[0], slots_ref.at[0], partial_ref.at[0])
+
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 1
+    _send(slots_ref.at[0], slots_ref.at[1], done, received.at[1], left)
+
+    # this rank's term of the next chunk
+    _multiply(partial_ref.at[0], x_ref, _columns(w_ref, (r - 1) % N, 4))
+
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
+    _wait(slots_ref.at[1], received.at[1])
+    _add(slots_ref.at[1], slots_ref.at[1], partial_ref.at[0])
+
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
+    _send(slots_ref.at[1], slots_ref.at[2], done, received.at[2], left)
+
+    # this rank's term of the next chunk
+    _multiply(partial_ref.at[0], x_ref, _columns(w_ref, r, 4))
+
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
+    _wait(slots_ref.at[2], received.at[2])
+    _add(o_ref, slots_ref.at[2], partial_ref.at[0], finish=finish)
+
+    # wait until the chunk has left
+    _wait(first_ref.at[0], done)
+    _wait(slots_ref.at[0], done)
+    _wait(slots_ref.at[1], done)
 
 
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -307,15 +411,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):

@@ -3,7 +3,7 @@
 schedule  all_gather_matmul_features_bidirectional.yaml, sha256 2060216770ce2387…
 params    N = 4
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
-gradient  by jax.lax
+gradient  by the transpose, proven likewise
 
 Inside jax.shard_map: y = all_gather_matmul_features_bidirectional(x, w, axis_name="i")
 """
@@ -53,14 +53,7 @@ def all_gather_matmul_features_bidirectional(
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     finish = _epilogue(name, epilogue)
     rest = (out_dtype, finish)
-    return _differentiable(call, _forward, _by_lax, x, w, *rest)
-
-
-def _by_lax(x, w, a, out_dtype, finish, *_):
-    """What the kernel computes, by jax.lax."""
-    y = _dot(lax.all_gather(x, a, axis=1, tiled=True), w)
-    y = y if finish is None else finish(y)
-    return y.astype(out_dtype)
+    return _differentiable(call, _forward, _backward, x, w, *rest)
 
 
 def all_gather_matmul_features_bidirectional_sharded(
@@ -71,7 +64,10 @@ def all_gather_matmul_features_bidirectional_sharded(
     axis_name,
     **options,
 ):
-    """all_gather_matmul_features_bidirectional of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""
+    """all_gather_matmul_features_bidirectional on the devices of `mesh`.
+
+    x: the whole [rows, depth]; w: the whole [depth, cols].
+    """
     a, function = axis_name, all_gather_matmul_features_bidirectional
     in_specs, out_specs = (P(None, a), P(None, a)), P(None, a)
 
@@ -84,15 +80,13 @@ def all_gather_matmul_features_bidirectional_sharded(
     return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
 
 
-PARTS = 2  # of a shard
-
-
 def _forward(call, x, w, out_dtype, finish):
+    parts = 2  # of a shard
     (m, k), n = x.shape, w.shape[1]
-    units = _Units((m, k, n), (1, PARTS, 1), x.dtype, out_dtype)
-    x = _padded(x, units.rows, PARTS * units.depth)
-    x = jnp.moveaxis(x.reshape(units.rows, PARTS, units.depth), 1, 0)
-    w = _padded(w.reshape(N, k, n), PARTS * units.depth, units.cols)
+    units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)
+    x = _padded(x, units.rows, parts * units.depth)
+    x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)
+    w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)
     y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
     return y.reshape(units.rows, units.cols)[:m, :n]
 
@@ -237,6 +231,145 @@ def _kernel(
     _wait(gathered_ref.at[(r + 1) % N, 1], done)
 
 
+def _backward(call, x, w, ct, out_dtype, finish, *_):
+    """The gradients of x and w; what the epilogue needs is computed once more."""
+    if finish is not None:
+        y = _forward(call, x, w, _WIDE, None)
+        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))
+    ct = ct.astype(x.dtype)
+    dx = _transpose(call, ct, w.T, x.dtype, None, x.dtype)
+    whole = lax.all_gather(x, call.axes, axis=1, tiled=True)
+    return dx, _dot(whole.T, ct).astype(w.dtype)
+
+
+def _transpose(call, x, w, out_dtype, finish, partial):
+    parts = 2  # of a shard
+    (m, k), n = x.shape, w.shape[1] // N
+    units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)
+    x = _padded(x, units.rows, units.depth)
+    w = _padded(w.reshape(k, N, n), N, parts * units.cols)
+    w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)
+    y = _launch_product(call, _transpose_kernel, x, w, _TRANSPOSE_SPEC, units, finish)
+    y = y.reshape(-1, parts, units.rows, units.cols)[:, :, :m]
+    y = jnp.moveaxis(y, 2, 1).reshape(-1, m, parts * units.cols)[:, :, :n]
+    return jnp.moveaxis(y, 0, 1).reshape(m, -1)
+
+
+# Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
+_TRANSPOSE_SPEC = {
+    "x": (),
+    "w": (4, 2),
+    "o": (2,),
+    "in_columns": True,
+    "scratch": [
+        ((4, 2), "partial"),  # first
+        ((2, 2), "sum"),  # partial
+        ((1,), "partial"),  # slots_0
+        ((1,), "partial"),  # slots_1
+        ((1, 2), "partial"),  # slots_2
+        ((1, 2), "partial"),  # slots_3
+    ],
+    "semaphores": [
+        pltpu.SemaphoreType.DMA,  # done
+        pltpu.SemaphoreType.DMA,  # received_0
+        pltpu.SemaphoreType.DMA,  # received_1
+        pltpu.SemaphoreType.DMA,  # received_2
+        pltpu.SemaphoreType.DMA,  # received_3
+    ],
+    "barrier": "tell (r + 1) % 4; tell (r - 1) % 4; await 2",
+}
+
+
+def _transpose_kernel(
+    r,
+    x_ref,
+    w_ref,
+    o_ref,
+    first_ref,
+    partial_ref,
+    slots_0_ref,
+    slots_1_ref,
+    slots_2_ref,
+    slots_3_ref,
+    done,
+    received_0,
+    received_1,
+    received_2,
+    received_3,
+    *,
+    axes,
+    finish,
+):
+    """The reduce-scatter, as each rank runs it.
+
+    x_ref: [rows, depth]; w_ref: [depth, 8 * cols]; o_ref: [2, rows, cols];
+    first_ref: [4, 2, rows, cols]; partial_ref: [2, 2, rows, cols];
+    slots_0_ref: [1, rows, cols]; slots_1_ref: [1, rows, cols];
+    slots_2_ref: [1, 2, rows, cols]; slots_3_ref: [1, 2, rows, cols]
+    """
+    right = _device(axes, (r + 1) % N)
+    left = _device(axes, (r - 1) % N)
+
+    # tell the ranks that write here that this one has started
+    _signal(pltpu.get_barrier_semaphore(), right)
+    _signal(pltpu.get_barrier_semaphore(), left)
+
+    # this rank's term of the next chunk
+    _multiply(first_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r + 2) % N), 8))
+    _multiply(first_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r + 2) % N) + 1, 8))
+
+    # wait until the ranks that this one writes to have started
+    pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
+
+    # send chunk[(r + 2) % N, 0] to (r - 1) % N, to be added
+    _send(first_ref.at[0, 0], slots_0_ref.at[0], done, received_0, left)
+
+    # send chunk[(r + 2) % N, 1] to (r + 1) % N, to be added
+    _send(first_ref.at[1, 1], slots_1_ref.at[0], done, received_1, right)
+
+    # this rank's term of the next chunk
+    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r - 1) % N), 8))
+    _multiply(partial_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r + 1) % N) + 1, 8))
+    _multiply(first_ref.at[2, 1], x_ref, _columns(w_ref, 2 * ((r - 1) % N) + 1, 8))
+    _multiply(first_ref.at[3, 0], x_ref, _columns(w_ref, 2 * ((r + 1) % N), 8))
+
+    # wait for chunk[(r + 2) % N, 0] of rank (r + 1) % N
+    _wait(slots_0_ref.at[0], received_0)
+    _add(slots_0_ref.at[0], slots_0_ref.at[0], partial_ref.at[0, 0])
+
+    # send chunk[(r - s - 1) % N] to (r - 1) % N, to be added; s = 0
+    _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], done, received_2, left)
+    _send(first_ref.at[2, 1], slots_2_ref.at[0, 1], done, received_2, left)
+
+    # wait for chunk[(r + 2) % N, 1] of rank (r - 1) % N
+    _wait(slots_1_ref.at[0], received_1)
+    _add(slots_1_ref.at[0], slots_1_ref.at[0], partial_ref.at[1, 1])
+
+    # send chunk[(r + s + 1) % N] to (r + 1) % N, to be added; s = 0
+    _send(first_ref.at[3, 0], slots_3_ref.at[0, 0], done, received_3, right)
+    _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], done, received_3, right)
+
+    # this rank's term of the next chunk
+    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * r, 8))
+    _multiply(partial_ref.at[0, 1], x_ref, _columns(w_ref, 2 * r + 1, 8))
+
+    # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
+    _wait(slots_2_ref.at[0], received_2)
+    _add(slots_2_ref.at[0], slots_2_ref.at[0], partial_ref.at[0])
+
+    # wait for chunk[(r + s + 1) % N] of rank (r - 1) % N
+    _wait(slots_3_ref.at[0], received_3)
+    _add(o_ref, slots_3_ref.at[0], slots_2_ref.at[0], finish=finish)
+
+    # wait until the chunk has left
+    _wait(first_ref.at[0, 0], done)
+    _wait(first_ref.at[1, 1], done)
+    _wait(slots_0_ref.at[0], done)
+    _wait(first_ref.at[2, 1], done)
+    _wait(first_ref.at[3, 0], done)
+    _wait(slots_1_ref.at[0], done)
+
+
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 
 
@@ -355,15 +488,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):

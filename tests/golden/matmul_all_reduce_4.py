@@ -56,18 +56,14 @@ def matmul_all_reduce(
     finish = _epilogue(name, epilogue)
     partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (out_dtype, finish, partial)
-    return _differentiable(call, _forward, _by_lax, x, w, *rest)
-
-
-def _by_lax(x, w, a, out_dtype, finish, *_):
-    """What the kernel computes, by jax.lax."""
-    y = lax.psum(_dot(x, w), a)
-    y = y if finish is None else finish(y)
-    return y.astype(out_dtype)
+    return _differentiable(call, _forward, _backward, x, w, *rest)
 
 
 def matmul_all_reduce_sharded(x, w, *, mesh, axis_name, **options):
-    """matmul_all_reduce of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""
+    """matmul_all_reduce on the devices of `mesh`.
+
+    x: the whole [rows, depth]; w: the whole [depth, cols].
+    """
     a, function = axis_name, matmul_all_reduce
     in_specs, out_specs = (P(None, a), P(a, None)), P(None, None)
 
@@ -80,16 +76,14 @@ def matmul_all_reduce_sharded(x, w, *, mesh, axis_name, **options):
     return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
 
 
-PARTS = 4  # of a shard
-
-
 def _forward(call, x, w, out_dtype, finish, partial):
+    parts = 4  # of a shard
     m, k, n = x.shape[0] // 1, x.shape[1], w.shape[1]
-    units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype, partial)
-    x = _padded(x.reshape(1, m, k), PARTS * units.rows, units.depth)
+    units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)
+    x = _padded(x.reshape(1, m, k), parts * units.rows, units.depth)
     w = _padded(w, units.depth, units.cols)
     y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
-    y = y.reshape(-1, PARTS * units.rows, units.cols)[:, :m, :n]
+    y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]
     return y.reshape(-1, n)
 
 
@@ -201,6 +195,18 @@ def _kernel(
     _wait(o_ref.at[r], done)
     _wait(o_ref.at[(r - 1) % N], done)
     _wait(o_ref.at[(r + 2) % N], done)
+
+
+def _backward(call, x, w, ct, out_dtype, finish, *_):
+    """The gradients of x and w."""
+
+    def by_lax(x, w):
+        a = call.axes
+        y = lax.psum(_dot(x, w), a)
+        y = y if finish is None else finish(y)
+        return y.astype(out_dtype)
+
+    return jax.vjp(by_lax, x, w)[1](ct)
 
 
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -321,15 +327,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):

@@ -3,7 +3,7 @@
 schedule  matmul_reduce_scatter.yaml, sha256 03ab6529a812d1f2…
 params    N = 4
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
-gradient  by jax.lax
+gradient  by the transpose, proven likewise
 
 Inside jax.shard_map: y = matmul_reduce_scatter(x, w, axis_name="i")
 """
@@ -56,18 +56,14 @@ def matmul_reduce_scatter(
     finish = _epilogue(name, epilogue)
     partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (out_dtype, finish, partial)
-    return _differentiable(call, _forward, _by_lax, x, w, *rest)
-
-
-def _by_lax(x, w, a, out_dtype, finish, *_):
-    """What the kernel computes, by jax.lax."""
-    y = lax.psum_scatter(_dot(x, w), a, scatter_dimension=0, tiled=True)
-    y = y if finish is None else finish(y)
-    return y.astype(out_dtype)
+    return _differentiable(call, _forward, _backward, x, w, *rest)
 
 
 def matmul_reduce_scatter_sharded(x, w, *, mesh, axis_name, **options):
-    """matmul_reduce_scatter of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""
+    """matmul_reduce_scatter on the devices of `mesh`.
+
+    x: the whole [rows, depth]; w: the whole [depth, cols].
+    """
     a, function = axis_name, matmul_reduce_scatter
     in_specs, out_specs = (P(None, a), P(a, None)), P(a, None)
 
@@ -80,16 +76,14 @@ def matmul_reduce_scatter_sharded(x, w, *, mesh, axis_name, **options):
     return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
 
 
-PARTS = 1  # of a shard
-
-
 def _forward(call, x, w, out_dtype, finish, partial):
+    parts = 1  # of a shard
     m, k, n = x.shape[0] // N, x.shape[1], w.shape[1]
-    units = _Units((m, k, n), (PARTS, 1, 1), x.dtype, out_dtype, partial)
-    x = _padded(x.reshape(N, m, k), PARTS * units.rows, units.depth)
+    units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)
+    x = _padded(x.reshape(N, m, k), parts * units.rows, units.depth)
     w = _padded(w, units.depth, units.cols)
     y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
-    y = y.reshape(-1, PARTS * units.rows, units.cols)[:, :m, :n]
+    y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]
     return y.reshape(-1, n)
 
 
@@ -177,6 +171,118 @@ def _kernel(
     _wait(first_ref.at[0], done)
     _wait(slots_ref.at[0], done)
     _wait(slots_ref.at[1], done)
+
+
+def _backward(call, x, w, ct, out_dtype, finish, *_):
+    """The gradients of x and w; what the epilogue needs is computed once more."""
+    if finish is not None:
+        y = _forward(call, x, w, _WIDE, None, _WIDE)
+        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))
+    ct = ct.astype(x.dtype)
+    dx = _transpose(call, ct, w.T, x.dtype, None)
+    whole = lax.all_gather(ct, call.axes, axis=0, tiled=True)
+    return dx, _dot(x.T, whole).astype(w.dtype)
+
+
+def _transpose(call, x, w, out_dtype, finish):
+    parts = 1  # of a shard
+    (m, k), n = x.shape, w.shape[1]
+    units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype)
+    x = _padded(x, parts * units.rows, units.depth)
+    w = _padded(w, units.depth, units.cols)
+    y = _launch_product(call, _transpose_kernel, x, w, _TRANSPOSE_SPEC, units, finish)
+    return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)
+
+
+# Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
+_TRANSPOSE_SPEC = {
+    "x": (),
+    "w": (),
+    "o": (4,),
+    "in_columns": False,
+    "scratch": [
+        ((4,), "x"),  # gathered
+    ],
+    "semaphores": [
+        pltpu.SemaphoreType.DMA,  # done
+        pltpu.SemaphoreType.DMA((3,)),  # received
+    ],
+    "barrier": "tell (r + 1) % 4; await 1",
+}
+
+
+def _transpose_kernel(
+    r,
+    x_ref,
+    w_ref,
+    o_ref,
+    gathered_ref,
+    done,
+    received,
+    *,
+    axes,
+    finish,
+):
+    """The all-gather, as each rank runs it.
+
+    x_ref: [rows, depth]; w_ref: [depth, cols]; o_ref: [4, rows, cols];
+    gathered_ref: [4, rows, depth]
+    """
+    right = _device(axes, (r + 1) % N)
+    left = _device(axes, (r - 1) % N)
+
+    # tell the ranks that write here that this one has started
+    _signal(pltpu.get_barrier_semaphore(), right)
+
+    # wait until the ranks that this one writes to have started
+    pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
+
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 2
+    _send(x_ref, gathered_ref.at[r], done, received.at[0], left)
+
+    # multiply this rank's own chunk
+    _multiply(o_ref.at[r], x_ref, w_ref, finish=finish)
+
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
+    _wait(gathered_ref.at[(r + 1) % N], received.at[0])
+
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 1
+    _send(
+        gathered_ref.at[(r + 1) % N],
+        gathered_ref.at[(r + 1) % N],
+        done,
+        received.at[1],
+        left,
+    )
+
+    # multiply what has landed
+    _multiply(o_ref.at[(r + 1) % N], gathered_ref.at[(r + 1) % N], w_ref, finish=finish)
+
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
+    _wait(gathered_ref.at[(r + 2) % N], received.at[1])
+
+    # send chunk[(r - s + 2) % N] to (r - 1) % N; s = 0
+    _send(
+        gathered_ref.at[(r + 2) % N],
+        gathered_ref.at[(r + 2) % N],
+        done,
+        received.at[2],
+        left,
+    )
+
+    # multiply what has landed
+    _multiply(o_ref.at[(r + 2) % N], gathered_ref.at[(r + 2) % N], w_ref, finish=finish)
+
+    # wait for chunk[(r - s + 2) % N] of rank (r + 1) % N
+    _wait(gathered_ref.at[(r - 1) % N], received.at[2])
+
+    # multiply what has landed
+    _multiply(o_ref.at[(r - 1) % N], gathered_ref.at[(r - 1) % N], w_ref, finish=finish)
+
+    # wait until the chunk has left
+    _wait(x_ref, done)
+    _wait(gathered_ref.at[(r + 1) % N], done)
+    _wait(gathered_ref.at[(r + 2) % N], done)
 
 
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -297,15 +403,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):

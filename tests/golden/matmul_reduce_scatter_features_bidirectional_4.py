@@ -3,7 +3,7 @@
 schedule  matmul_reduce_scatter_features_bidirectional.yaml, sha256 99b6e7fec73b21e1…
 params    N = 4
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
-gradient  by jax.lax
+gradient  by the transpose, proven likewise
 
 Inside jax.shard_map: y = matmul_reduce_scatter_features_bidirectional(x, w, axis_name="i")
 """
@@ -56,14 +56,7 @@ def matmul_reduce_scatter_features_bidirectional(
     finish = _epilogue(name, epilogue)
     partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (out_dtype, finish, partial)
-    return _differentiable(call, _forward, _by_lax, x, w, *rest)
-
-
-def _by_lax(x, w, a, out_dtype, finish, *_):
-    """What the kernel computes, by jax.lax."""
-    y = lax.psum_scatter(_dot(x, w), a, scatter_dimension=1, tiled=True)
-    y = y if finish is None else finish(y)
-    return y.astype(out_dtype)
+    return _differentiable(call, _forward, _backward, x, w, *rest)
 
 
 def matmul_reduce_scatter_features_bidirectional_sharded(
@@ -74,7 +67,10 @@ def matmul_reduce_scatter_features_bidirectional_sharded(
     axis_name,
     **options,
 ):
-    """matmul_reduce_scatter_features_bidirectional of whole arrays, x [rows, depth] and w [depth, cols], on the devices of `mesh`."""
+    """matmul_reduce_scatter_features_bidirectional on the devices of `mesh`.
+
+    x: the whole [rows, depth]; w: the whole [depth, cols].
+    """
     a, function = axis_name, matmul_reduce_scatter_features_bidirectional
     in_specs, out_specs = (P(None, a), P(a, None)), P(None, a)
 
@@ -87,18 +83,16 @@ def matmul_reduce_scatter_features_bidirectional_sharded(
     return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
 
 
-PARTS = 2  # of a shard
-
-
 def _forward(call, x, w, out_dtype, finish, partial):
+    parts = 2  # of a shard
     (m, k), n = x.shape, w.shape[1] // N
-    units = _Units((m, k, n), (1, 1, PARTS), x.dtype, out_dtype, partial)
+    units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)
     x = _padded(x, units.rows, units.depth)
-    w = _padded(w.reshape(k, N, n), N, PARTS * units.cols)
+    w = _padded(w.reshape(k, N, n), N, parts * units.cols)
     w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)
     y = _launch_product(call, _kernel, x, w, _SPEC, units, finish)
-    y = y.reshape(-1, PARTS, units.rows, units.cols)[:, :, :m]
-    y = jnp.moveaxis(y, 2, 1).reshape(-1, m, PARTS * units.cols)[:, :, :n]
+    y = y.reshape(-1, parts, units.rows, units.cols)[:, :, :m]
+    y = jnp.moveaxis(y, 2, 1).reshape(-1, m, parts * units.cols)[:, :, :n]
     return jnp.moveaxis(y, 0, 1).reshape(m, -1)
 
 
@@ -215,6 +209,168 @@ def _kernel(
     _wait(first_ref.at[2, 1], done)
     _wait(first_ref.at[3, 0], done)
     _wait(slots_1_ref.at[0], done)
+
+
+def _backward(call, x, w, ct, out_dtype, finish, *_):
+    """The gradients of x and w; what the epilogue needs is computed once more."""
+    if finish is not None:
+        y = _forward(call, x, w, _WIDE, None, _WIDE)
+        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))
+    ct = ct.astype(x.dtype)
+    dx = _transpose(call, ct, w.T, x.dtype, None)
+    whole = lax.all_gather(ct, call.axes, axis=1, tiled=True)
+    return dx, _dot(x.T, whole).astype(w.dtype)
+
+
+def _transpose(call, x, w, out_dtype, finish):
+    parts = 2  # of a shard
+    (m, k), n = x.shape, w.shape[1]
+    units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)
+    x = _padded(x, units.rows, parts * units.depth)
+    x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)
+    w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)
+    y = _launch_product(call, _transpose_kernel, x, w, _TRANSPOSE_SPEC, units, finish)
+    return y.reshape(units.rows, units.cols)[:m, :n]
+
+
+# Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
+_TRANSPOSE_SPEC = {
+    "x": (2,),
+    "w": (4, 2),
+    "o": (),
+    "in_columns": False,
+    "scratch": [
+        ((4, 2), "x"),  # gathered
+        ((), "sum"),  # total
+    ],
+    "semaphores": [
+        pltpu.SemaphoreType.DMA,  # done
+        pltpu.SemaphoreType.DMA,  # received_0
+        pltpu.SemaphoreType.DMA,  # received_1
+        pltpu.SemaphoreType.DMA,  # received_2
+        pltpu.SemaphoreType.DMA,  # received_3
+    ],
+    "barrier": "tell (r + 1) % 4; tell (r - 1) % 4; await 2",
+}
+
+
+def _transpose_kernel(
+    r,
+    x_ref,
+    w_ref,
+    o_ref,
+    gathered_ref,
+    total_ref,
+    done,
+    received_0,
+    received_1,
+    received_2,
+    received_3,
+    *,
+    axes,
+    finish,
+):
+    """The all-gather, as each rank runs it.
+
+    x_ref: [2, rows, depth]; w_ref: [4, 2, depth, cols]; o_ref: [rows, cols];
+    gathered_ref: [4, 2, rows, depth]; total_ref: [rows, cols]
+    """
+    right = _device(axes, (r + 1) % N)
+    left = _device(axes, (r - 1) % N)
+
+    # tell the ranks that write here that this one has started
+    _signal(pltpu.get_barrier_semaphore(), right)
+    _signal(pltpu.get_barrier_semaphore(), left)
+
+    # wait until the ranks that this one writes to have started
+    pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
+
+    # send chunk[(r - s + 1) % N] to (r - 1) % N; s = 1
+    _send(x_ref, gathered_ref.at[r], done, received_0, left)
+
+    # send chunk[(r + s - 1) % N] to (r + 1) % N; s = 1
+    _send(x_ref, gathered_ref.at[r], done, received_1, right)
+
+    # multiply this rank's own chunk
+    _multiply(total_ref, x_ref.at[0], w_ref.at[r, 0])
+    _multiply(total_ref, x_ref.at[1], w_ref.at[r, 1], total_ref)
+
+    # wait for chunk[(r - s + 1) % N] of rank (r + 1) % N
+    _wait(gathered_ref.at[(r + 1) % N], received_0)
+
+    # send chunk[(r + 1) % N, 0] to (r - 1) % N
+    _send(
+        gathered_ref.at[(r + 1) % N, 0],
+        gathered_ref.at[(r + 1) % N, 0],
+        done,
+        received_2,
+        left,
+    )
+
+    # wait for chunk[(r + s - 1) % N] of rank (r - 1) % N
+    _wait(gathered_ref.at[(r - 1) % N], received_1)
+
+    # send chunk[(r - 1) % N, 1] to (r + 1) % N
+    _send(
+        gathered_ref.at[(r - 1) % N, 1],
+        gathered_ref.at[(r - 1) % N, 1],
+        done,
+        received_3,
+        right,
+    )
+
+    # multiply what has landed
+    _multiply(
+        total_ref,
+        gathered_ref.at[(r + 1) % N, 0],
+        w_ref.at[(r + 1) % N, 0],
+        total_ref,
+    )
+    _multiply(
+        total_ref,
+        gathered_ref.at[(r + 1) % N, 1],
+        w_ref.at[(r + 1) % N, 1],
+        total_ref,
+    )
+    _multiply(
+        total_ref,
+        gathered_ref.at[(r - 1) % N, 0],
+        w_ref.at[(r - 1) % N, 0],
+        total_ref,
+    )
+    _multiply(
+        total_ref,
+        gathered_ref.at[(r - 1) % N, 1],
+        w_ref.at[(r - 1) % N, 1],
+        total_ref,
+    )
+
+    # wait for chunk[(r + 1) % N, 0] of rank (r + 1) % N
+    _wait(gathered_ref.at[(r + 2) % N, 0], received_2)
+
+    # wait for chunk[(r - 1) % N, 1] of rank (r - 1) % N
+    _wait(gathered_ref.at[(r + 2) % N, 1], received_3)
+
+    # multiply what has landed
+    _multiply(
+        total_ref,
+        gathered_ref.at[(r + 2) % N, 0],
+        w_ref.at[(r + 2) % N, 0],
+        total_ref,
+    )
+    _multiply(
+        o_ref,
+        gathered_ref.at[(r + 2) % N, 1],
+        w_ref.at[(r + 2) % N, 1],
+        total_ref,
+        finish=finish,
+    )
+
+    # wait until the chunk has left
+    _wait(x_ref, done)
+    _wait(x_ref, done)
+    _wait(gathered_ref.at[(r + 1) % N, 0], done)
+    _wait(gathered_ref.at[(r - 1) % N, 1], done)
 
 
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -335,15 +491,17 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     )(x, w)
 
 
-def _differentiable(call, forward, reference, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient of what it computes by jax.lax."""
-
-    def backward(saved, ct):
-        return jax.vjp(lambda x, w: reference(x, w, call.axes, *rest), *saved)[1](ct)
-
+def _differentiable(call, forward, backward, x, w, *rest):
+    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
     apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(lambda x, w: (apply(x, w), (x, w)), backward)
+    apply.defvjp(
+        lambda x, w: (apply(x, w), (x, w)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
     return apply(x, w)
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
 
 
 def _epilogue(name, epilogue):
