@@ -19,16 +19,19 @@ from ringsched.auditing.data import (
     Box,
     Computation,
     Constant,
+    Exchanged,
     KernelResult,
     Lost,
     Outcome,
     Part,
     Stacked,
 )
+from ringsched.auditing.exchange import exchanged, group_of
 from ringsched.auditing.layout import Stay
 from ringsched.auditing.memory import Buffer, Region
 from ringsched.auditing.recorded import Access, Copy, Frame, Stored
 from ringsched.auditing.scalars import Unknown
+from ringsched.auditing.tracing import Device
 from ringsched.diagnostics import Span
 from ringsched.program.trace import SemaphoreKey, Signal, Wait
 
@@ -64,15 +67,15 @@ class _Memory:
 
 def compute(
     devices: Sequence[Sequence[Stay]],
-    returned: Sequence[Sequence[Any]],
+    traced: Sequence[Device],
     arguments: Sequence[Sequence[np.ndarray]],
     places: Sequence[Mapping[str, int]],
+    sizes: Mapping[str, int],
     junk: Junk,
 ) -> Run:
     """One run of all devices, whose kernels are known to end.
 
-    returned[rank]: the function's results as the walker left them. arguments[rank]: shards. places: mesh coordinates.
-    Raises Untold where a value is needed that cannot be followed.
+    arguments[rank]: shards. places: mesh coordinates. Raises Untold where a value is needed that cannot be followed.
     """
     run = Run()
     origins: dict[Span | None, int] = {}
@@ -82,6 +85,8 @@ def compute(
         _Device(rank, stays, arguments[rank], places[rank], memories, semaphores, junk, run, origins)
         for rank, stays in enumerate(devices)
     ]
+    for thread, device in zip(threads, traced, strict=True):
+        thread.threads, thread.exchanges, thread.sizes = threads, device.exchanges, sizes
     moved = True
     while moved:
         moved = False
@@ -89,9 +94,13 @@ def compute(
             moved |= thread.advance()
     if not all(thread.finished for thread in threads):
         raise Untold("the kernels do not end")
-    for thread, values in zip(threads, returned, strict=True):
-        run.results.append([thread.value(value) for value in values])
+    for thread, device in zip(threads, traced, strict=True):
+        run.results.append([thread.value(value) for value in device.results])
     return run
+
+
+class _Later(Exception):
+    """A value that hangs on a kernel of another device that has not ended yet."""
 
 
 class _Device:
@@ -116,6 +125,9 @@ class _Device:
         self.position = -1  # in the kernel; -1: before it begins
         self.known: dict[Any, Any] = {}  # what Data nodes and Computations have come to
         self.stored: dict[int, Written] = {}
+        self.threads: Sequence[_Device] = ()
+        self.exchanges: Mapping[tuple[int, int], Exchanged] = {}
+        self.sizes: Mapping[str, int] = {}
 
     @property
     def finished(self) -> bool:
@@ -127,7 +139,10 @@ class _Device:
         while not self.finished:
             stay = self.stays[self.call]
             if self.position < 0:
-                self._enter(stay)
+                try:
+                    self._enter(stay)
+                except _Later:
+                    return moved
             elif self.position == len(stay.ops):
                 self._leave(stay)
                 self.call, self.position = self.call + 1, -2
@@ -138,11 +153,11 @@ class _Device:
         return moved
 
     def _enter(self, stay: Stay) -> None:
+        operands = [(b, self.value(value, b.dtype)) for b, value in stay.operands if not b.is_semaphore]
         self._begin(stay.memory)
-        for buffer, value in stay.operands:
-            if not buffer.is_semaphore:
-                self.memory.values[buffer.name][...] = self.value(value, buffer.dtype).reshape(buffer.shape)
-                self.memory.writers[buffer.name][...] = self._origin(None)
+        for buffer, values in operands:
+            self.memory.values[buffer.name][...] = values.reshape(buffer.shape)
+            self.memory.writers[buffer.name][...] = self._origin(None)
         self.stored = {
             number: Written(self._meaningless(each.shape, each.dtype, each.name), _nobody(each.shape))
             for number, each in enumerate(stay.results)
@@ -283,11 +298,28 @@ class _Device:
             case Part():
                 return self._part(node.whole)[node.index]
             case KernelResult():
-                return self.run.kernels[self.rank, node.call, node.number].values
+                key = self.rank, node.call, node.number
+                if key not in self.run.kernels:
+                    raise _Later
+                return self.run.kernels[key].values
+            case Exchanged():
+                return self._exchange(node)
             case Lost():
                 raise Untold(node.reason)
             case _:
                 raise Untold("a value that the audit did not follow")
+
+    def _exchange(self, node: Exchanged) -> np.ndarray:
+        """All devices of the group come upon the same collectives in the same order, or it would hang."""
+        ranks, own = group_of(node.eqn.params, self.place, self.sizes)
+        operands = []
+        for rank in ranks:
+            thread = self.threads[rank]
+            if node.key not in thread.exchanges:
+                raise Untold(f"not all devices take part in the `{node.eqn.primitive.name}`")
+            dtype = node.eqn.invars[node.number].aval.dtype
+            operands.append(thread.value(thread.exchanges[node.key].operands[node.number], dtype))
+        return exchanged(node.eqn.primitive.name, node.eqn.params, operands, own)
 
     def _part(self, value: Any, dtype: Any = None) -> np.ndarray:
         if isinstance(value, Unknown):
@@ -316,6 +348,8 @@ def _needs(node: Any) -> list[Any]:
             parts = node.operands
         case Outcome():
             return [node.computation]
+        case Exchanged():
+            parts = (node.operands[node.number],)
         case Added():
             parts = (node.left, node.right)
         case Stacked():

@@ -85,6 +85,21 @@ class KernelResult(Data):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Exchanged(Data):
+    """A result of a collective outside kernels, the `occurrence`-th time that this device comes upon it."""
+
+    eqn: Any
+    operands: tuple[Any, ...]
+    number: int
+    occurrence: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The same on all devices."""
+        return id(self.eqn), self.occurrence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Box(Data):
     """A block of an array: from `starts`, of `shape`, where the array ends before it does, meaningless."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,8 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ringsched.auditing.data import Argument, KernelResult, Lost, outcomes
+from ringsched.auditing.data import Argument, Exchanged, KernelResult, Lost, outcomes
+from ringsched.auditing.exchange import COLLECTIVES
 from ringsched.auditing.places import place_of, sub_jaxprs
 from ringsched.auditing.walk import Undecided, Walker
 from ringsched.diagnostics import Span
@@ -66,12 +68,13 @@ class Call:
 class Device:
     """What one device does in the function: its kernels, in order, and what it returns.
 
-    `arguments`: shape and dtype of its shard of each.
+    `arguments`: shape and dtype of its shard of each. `exchanges`: its parts in collectives outside kernels.
     """
 
     calls: tuple[Call, ...]
     results: tuple[Any, ...]
     arguments: tuple[Any, ...]
+    exchanges: Mapping[tuple[int, int], Exchanged]
 
 
 def find_calls(
@@ -92,11 +95,8 @@ def find_calls(
         finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes))
         arguments = [Argument(number) for number in range(len(closed.jaxpr.invars))]
         results = finder.run(closed.jaxpr, closed.consts, arguments)
-        found.append(
-            Device(
-                tuple(finder.calls), tuple(results), tuple(finder.shards[number] for number in range(len(arguments)))
-            )
-        )
+        shards = tuple(finder.shards[number] for number in range(len(arguments)))
+        found.append(Device(tuple(finder.calls), tuple(results), shards, finder.exchanges))
     if not any(device.calls for device in found):
         raise AuditError("the function calls no Pallas kernel")
     return tuple(found)
@@ -181,6 +181,8 @@ class _Finder(Walker):
         super().__init__(coordinates, sizes)
         self.calls: list[Call] = []
         self.shards: dict[int, Any] = {}
+        self.exchanges: dict[tuple[int, int], Exchanged] = {}
+        self._met: Counter[int] = Counter()
         self._repeats = 0
 
     def place(self, eqn: Any) -> Span | None:
@@ -198,6 +200,12 @@ class _Finder(Walker):
                     if isinstance(value, Argument):  # constants of the function come in as operands, too
                         self.shards[value.number] = variable.aval
                 return self.enter(eqn.params["jaxpr"], values)
+            case name if name in COLLECTIVES and not self._repeats:
+                occurrence = self._met[id(eqn)]
+                self._met[id(eqn)] += 1
+                found = [Exchanged(eqn, tuple(values), number, occurrence) for number in range(len(eqn.outvars))]
+                self.exchanges[found[0].key] = found[0]
+                return list(found)
             case "while" | "cond" | "scan" if not _calls_kernels(eqn):
                 return outcomes(eqn, values)
             case "scan" if eqn.params["length"] > LONG_LOOP:

@@ -76,7 +76,7 @@ class _Question:
 
     def run(self, arguments: Sequence[Sequence[np.ndarray]], junk: Junk) -> Run:
         places = [dict(zip(self.mesh_axes, place, strict=True)) for place in np.ndindex(*self.mesh_axes.values())]
-        return compute(self.stays, [device.results for device in self.devices], arguments, places, junk)
+        return compute(self.stays, self.devices, arguments, places, self.mesh_axes, junk)
 
     def expected(self, arguments: Sequence[Sequence[np.ndarray]], run: Run) -> list[list[np.ndarray]]:
         assert self.expect is not None
