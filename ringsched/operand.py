@@ -103,11 +103,18 @@ def operands_for(
         return (x,)
     ranks = promise.topology.ranks
     dtype = next((operand.dtype for operand in given), dtype)
-    gathers = compute.moment == "on arrival"
-    rows, depth, cols = (16, 128, 128) if smallest else (256, 1024 // ranks if gathers else 1024, 1024)
-    if not gathers and compute.shard == "rows":
+    gathers, by_rows = compute.moment == "on arrival", compute.shard == "rows"
+    rows, depth, cols = (256, 1024 // ranks if gathers else 1024, 1024)
+    if smallest:  # a tile of each part of what is split
+        parts = math.prod(promise.dims[promise.group or len(promise.topology.sides) :])
+        shares = 1 if gathers else ranks
+        sublanes = 32 // Operand(name="x", shape=(), dtype=dtype).item_bytes
+        rows = sublanes * (parts * shares if by_rows else 1)
+        depth = 128 * (parts if gathers and not by_rows else 1)
+        cols = 128 * (parts * shares if not gathers and not by_rows else 1)
+    elif not gathers and by_rows:
         rows = -(-rows // ranks) * ranks
-    if not gathers and compute.shard == "features":
+    elif not gathers:
         cols = -(-cols // ranks) * ranks
     if "w" in table and len(table["w"].shape) == 2:
         cols, depth = table["w"].shape[1], table["w"].shape[0]

@@ -240,5 +240,6 @@ class Product:
             if buffer.space != "scratch":
                 yield f'    "{buffer.name}": {buffer.shape!r},'
         yield f'    "in_columns": {self.units(program)["w"].in_columns},'
+        yield f'    "replicated": {self.promise.kind == "all_reduce"},'
         rows = [f'({b.shape!r}, "{kinds.get(b.name, "partial")}"),  # {b.name}' for b in scratch]
         yield from listed("scratch", rows)

@@ -93,6 +93,8 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
     rows, cols, dtype = units.kinds["o"]
     types = jax.typeof(x).mat
+    if spec["replicated"]:
+        types = types.update(varying=types.varying - set(call.axes))
     grids = [(spec[name], name) for name in ("x", "o")]
     sizes = {name: units.bytes(grid, name) for grid, name in grids}
     sizes["w"] = w.size * w.dtype.itemsize

@@ -14,7 +14,7 @@ from functools import partial
 from ringsched.expr import Expr
 from ringsched.lower.emit import Emitter
 from ringsched.lower.lanes import Use
-from ringsched.lower.multiply import Multiplier, refuse
+from ringsched.lower.multiply import Multiplier
 from ringsched.lower.places import Arrived, Operand, Place, Result, Sent
 from ringsched.program.program import Instruction, Region
 
@@ -34,7 +34,7 @@ class MultiplyingEmitter(Emitter):
 
     def _start(self, use: Use, value: Expr | None, fact: Sent, chunk: tuple[Expr, ...]) -> Region:
         if value is not None or fact.piece:
-            raise refuse("a transfer with `each:`, or of several pieces, starts with a rank's own term")
+            raise self.multiplier.refuse("a transfer with `each:`, or of several pieces, starts with a rank's own term")
         return self.multiplier.first(self.multiplier.start(use.lane, use.step), chunk)
 
     def before(self, arrivals: Sequence[Use], uses: Sequence[Use]) -> None:
@@ -54,7 +54,9 @@ class MultiplyingEmitter(Emitter):
                 if own is None:
                     return None
                 if value is not None or fact.piece:
-                    raise refuse("what arrives with `each:`, or in several pieces, is added to a rank's own term")
+                    raise self.multiplier.refuse(
+                        "what arrives with `each:`, or in several pieces, is added to a rank's own term"
+                    )
                 return multiplier.into(own, chunk)
 
             return multiply
@@ -82,7 +84,7 @@ class MultiplyingEmitter(Emitter):
 
         def multiply(value: Expr | None, fact: Arrived) -> Instruction | None:
             if not isinstance(fact.total, Result):
-                raise refuse("a chunk arrives at a rank more than once")
+                raise self.multiplier.refuse("a chunk arrives at a rank more than once")
             return multiplier.arrived(
                 self.naming.chunk(self.code, arrival, value, fact.piece, fact.extra, received=True)
             )
@@ -104,7 +106,7 @@ class MultiplyingEmitter(Emitter):
     def kept(self, place: Place, chunk: tuple[Expr, ...], *, early: bool) -> Instruction:
         """The product of a chunk that never travels to this rank."""
         if not isinstance(place, Operand):
-            raise refuse("a promised chunk ends outside the result")
+            raise self.multiplier.refuse("a promised chunk ends outside the result")
         if self.multiplier.on_arrival:
             return self.multiplier.own(self.naming.region(self.code, place, chunk, None), chunk)
         return self.multiplier.into(self.naming.region(self.code, Result(), chunk, None), chunk)

@@ -9,9 +9,10 @@ before sending   what a reduce-scatter would take from the operand is a product:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from ringsched.diagnostics import Diagnostic, DiagnosticError
+from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
 from ringsched.expr import Expr, Int
 from ringsched.lower.lanes import Lanes
 from ringsched.lower.naming import INPUT, OUTPUT
@@ -72,6 +73,18 @@ class Multiplier:
             found.append(Buffer(name=PARTIAL, space="scratch", shape=(max(self.places.values()) + 1, *parts)))
         return tuple(found)
 
+    def refuse(self, reason: str) -> DiagnosticError:
+        """A schedule that moves chunks in a way in which they cannot be multiplied on their way."""
+        span = self.compute.span
+        finding = Diagnostic(
+            code="RS607",
+            message="the multiply cannot be interleaved",
+            primary=None if span is None else Label(span=span, text=reason),
+            notes=() if span is not None else (reason,),
+            help="leave `compute:` out, and multiply before or after the collective",
+        )
+        return DiagnosticError([finding])
+
     # ---- on arrival -------------------------------------------------------------------------------------------------
 
     def arrived(self, chunk: tuple[Expr, ...]) -> Multiply:
@@ -97,7 +110,8 @@ class Multiplier:
         result, total = Region(buffer=OUTPUT), Region(buffer=TOTAL)
         last = max((k for k, i in enumerate(body) if _multiplies(i)), default=-1)
         product = body[last] if last >= 0 else None
-        if isinstance(product, Multiply) and len(product.weight.index) == len(self.lanes.flat.promise.dims):
+        dims = self.lanes.flat.promise.dims
+        if isinstance(product, Multiply) and math.prod(dims[len(product.weight.index) :]) == 1:
             whole = Multiply(
                 target=result, source=product.source, weight=product.weight, plus=product.plus, note=product.note
             )
@@ -122,7 +136,7 @@ class Multiplier:
 
     def _inner(self, chunk: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if len(chunk) < self.leading:
-            raise refuse("a transfer takes chunks of several ranks at once")
+            raise self.refuse("a transfer takes chunks of several ranks at once")
         return chunk[self.leading :]
 
     def into(self, target: Region, chunk: tuple[Expr, ...]) -> Multiply:
@@ -140,10 +154,3 @@ def _multiplies(instruction: Instruction) -> bool:
             return any(_multiplies(i) for i in instruction.body)
         case _:
             return False
-
-
-def refuse(reason: str) -> DiagnosticError:
-    """A schedule that moves chunks in a way in which they cannot be multiplied on their way."""
-    message = f"the multiply cannot be interleaved: {reason}"
-    help_ = "leave `compute:` out, and multiply before or after the collective"
-    return DiagnosticError([Diagnostic(code="RS607", message=message, help=help_)])

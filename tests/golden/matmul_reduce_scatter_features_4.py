@@ -95,6 +95,7 @@ _SPEC = {
     "w": (4,),
     "o": (),
     "in_columns": True,
+    "replicated": False,
     "scratch": [
         ((1,), "partial"),  # first
         ((1,), "sum"),  # partial
@@ -203,6 +204,7 @@ _TRANSPOSE_SPEC = {
     "w": (4,),
     "o": (),
     "in_columns": False,
+    "replicated": False,
     "scratch": [
         ((4,), "x"),  # gathered
         ((), "sum"),  # total
@@ -375,6 +377,8 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
     rows, cols, dtype = units.kinds["o"]
     types = jax.typeof(x).mat
+    if spec["replicated"]:
+        types = types.update(varying=types.varying - set(call.axes))
     grids = [(spec[name], name) for name in ("x", "o")]
     sizes = {name: units.bytes(grid, name) for grid, name in grids}
     sizes["w"] = w.size * w.dtype.itemsize
