@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ringsched.codegen.lines import call, comment, paragraph
@@ -41,20 +41,39 @@ SIDE_NAMES = ("X", "Y", "Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What a buffer's unit is made of: the names of its two dimensions. `in_columns`: units are blocks of columns."""
+    """What a buffer's unit is made of: the names of its two dimensions.
+
+    in_columns: units are blocks of columns. layers: the buffer's first dimension counts layers, a number of the call's.
+    """
 
     rows: str
     cols: str
     in_columns: bool = False
+    layers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What a kernel that multiplies is given. finishes: the epilogue of what is computed into a buffer."""
+
+    names: tuple[str, ...] = ("finish",)
+    finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
 
 
 def kernel_lines(
-    program: Program, name: str, title: str, *, units: Mapping[str, Unit] | None = None, debug: bool = False
+    program: Program,
+    name: str,
+    title: str,
+    *,
+    units: Mapping[str, Unit] | None = None,
+    arguments: Arguments | None = None,
+    debug: bool = False,
 ) -> list[str]:
     """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program.
 
     units: of each buffer; None: they are all alike.
     """
+    arguments = arguments or (Arguments() if units else Arguments(names=(), finishes=()))
     units = {} if units is None else units
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
@@ -64,10 +83,10 @@ def kernel_lines(
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
         columns=frozenset(name for name, unit in units.items() if unit.in_columns),
-        multiplies=bool(units),
+        finishes=dict(arguments.finishes),
         debug=debug,
     )
-    options = ["*", "axes", *(["finish"] if units else [])]
+    options = ["*", "axes", *arguments.names]
     lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
@@ -82,8 +101,10 @@ def _shapes_text(program: Program, units: Mapping[str, Unit]) -> list[str]:
     texts = []
     for b in program.buffers:
         unit = units.get(b.name, Unit(rows="rows", cols="cols"))
-        grid = "" if unit.in_columns else "".join(f"{n}, " for n in b.shape)
-        cols = f"{math.prod(b.shape)} * {unit.cols}" if unit.in_columns else unit.cols
+        shape = b.shape[1:] if unit.layers else b.shape
+        grid = "" if unit.in_columns else "".join(f"{n}, " for n in shape)
+        grid = f"layers, {grid}" if unit.layers else grid
+        cols = f"{math.prod(shape)} * {unit.cols}" if unit.in_columns else unit.cols
         texts.append(f"{b.name}_ref: [{grid}{unit.rows}, {cols}]")
     return list(paragraph("; ".join(t.replace(" ", "\0") for t in texts), 4, glue="\0"))
 
@@ -134,7 +155,7 @@ class _Writer:
     peers: dict[Peer, str]  # those with a name
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
-    multiplies: bool = False
+    finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
@@ -182,8 +203,9 @@ class _Writer:
                     yield from call("_multiply(", [*regions, *self.finishing(i.target)], indent)
             case Round():
                 yield from self.say(i.note, indent)
-                arguments = [self.region(i.target), self.region(i.source), *self.finishing(i.target)]
-                yield from call("_round(", arguments, indent)
+                taken = self.program.buffer(i.source.buffer).space == "input"  # an operand is no sum
+                finishing = [] if taken else self.finishing(i.target)
+                yield from call("_round(", [self.region(i.target), self.region(i.source), *finishing], indent)
             case Zero():
                 yield from self.say(i.note, indent)
                 yield f"{pad}_zero({self.region(i.target)})"
@@ -227,18 +249,18 @@ class _Writer:
     def region(self, region: Region) -> str:
         """The reference to a region. Dimensions of one unit that come next are indexed, too: then the same units have
         the same shape in every buffer."""
-        if region.buffer in self.columns:
+        if region.buffer in self.columns and len(region.index) == len(self.shapes[region.buffer]):
             return self.block_of_columns(region)
         index = [self.expr(e) for e in region.index]
         for extent in self.shapes[region.buffer][len(index) :]:
-            if extent != 1:
+            if extent != 1 or region.buffer in self.columns:
                 break
             index.append("0")
         return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
 
     def finishing(self, target: Region) -> list[str]:
         """A product that is complete goes through the epilogue."""
-        return ["finish=finish"] if self.multiplies and target.buffer == "o" else []
+        return [f"finish={self.finishes[target.buffer]}"] if target.buffer in self.finishes else []
 
     def block_of_columns(self, region: Region) -> str:
         """Units of the weight that are blocks of its columns."""
