@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from ringsched.codegen.fuse import Product, fuse
 from ringsched.codegen.lines import call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
 from ringsched.program.program import (
@@ -54,10 +55,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What a kernel that multiplies is given. finishes: the epilogue of what is computed into a buffer."""
+    """What a kernel that multiplies is given.
+
+    finishes: the epilogue of what is computed into a buffer. fuses: whether products in a row are put together.
+    """
 
     names: tuple[str, ...] = ("finish",)
     finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
+    fuses: bool = False
 
 
 def kernel_lines(
@@ -82,8 +87,10 @@ def kernel_lines(
         shapes={b.name: b.shape for b in program.buffers},
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
-        columns=frozenset(name for name, unit in units.items() if unit.in_columns),
+        columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
+        stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
         finishes=dict(arguments.finishes),
+        fuses=arguments.fuses,
         debug=debug,
     )
     options = ["*", "axes", *arguments.names]
@@ -155,13 +162,19 @@ class _Writer:
     peers: dict[Peer, str]  # those with a name
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
+    stacked: frozenset[str] = frozenset()  # layers of such buffers
     finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
+    fuses: bool = False
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
-        for instruction in body:
-            yield from self.instruction(instruction, indent)
+        for together, group in itertools.groupby(body, lambda i: self.fuses and isinstance(i, Multiply)):
+            if together:
+                yield from self.fused([i for i in group if isinstance(i, Multiply)], indent)
+                continue
+            for instruction in group:
+                yield from self.instruction(instruction, indent)
 
     def instruction(self, i: Instruction, indent: int) -> Iterator[str]:
         pad = " " * indent
@@ -200,7 +213,7 @@ class _Writer:
             case Multiply():
                 yield from self.say(i.note, indent)
                 for regions in self.products(i):
-                    yield from call("_multiply(", [*regions, *self.finishing(i.target)], indent)
+                    yield from call("_multiply(", [*map(self.region, regions), *self.finishing(i.target)], indent)
             case Round():
                 yield from self.say(i.note, indent)
                 taken = self.program.buffer(i.source.buffer).space == "input"  # an operand is no sum
@@ -249,11 +262,11 @@ class _Writer:
     def region(self, region: Region) -> str:
         """The reference to a region. Dimensions of one unit that come next are indexed, too: then the same units have
         the same shape in every buffer."""
-        if region.buffer in self.columns and len(region.index) == len(self.shapes[region.buffer]):
+        if region.buffer in self.columns and (region.index or not self.shapes[region.buffer]):
             return self.block_of_columns(region)
         index = [self.expr(e) for e in region.index]
         for extent in self.shapes[region.buffer][len(index) :]:
-            if extent != 1 or region.buffer in self.columns:
+            if extent != 1 or region.buffer in self.columns | self.stacked:
                 break
             index.append("0")
         return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
@@ -263,15 +276,40 @@ class _Writer:
         return [f"finish={self.finishes[target.buffer]}"] if target.buffer in self.finishes else []
 
     def block_of_columns(self, region: Region) -> str:
-        """Units of the weight that are blocks of its columns."""
+        """Units of the weight that are blocks of its columns, or several that are next to each other."""
         number: Expr = Int(value=0)
-        shape = self.shapes[region.buffer]
+        shape = self.shapes[region.buffer][: len(region.index)]
         for e, extent in zip(region.index, shape, strict=True):
             number = binary("+", binary("*", number, extent), e)
         return f"_columns({region.buffer}_ref, {self.expr(simplify(number))}, {math.prod(shape)})"
 
-    def products(self, i: Multiply) -> Iterator[tuple[str, ...]]:
-        """The arguments of each product: one for every unit of a chunk of several parts."""
+    def fused(self, row: list[Multiply], indent: int) -> Iterator[str]:
+        """Products in a row."""
+        products = [
+            Product(targets=(target,), factors=((source, weight),), plus=plus[0] if plus else None)
+            for i in row
+            for target, source, weight, *plus in self.products(i)
+        ]
+        yield from self.say(row[0].note, indent)
+        for product in fuse(products, self.blocks, lambda target: target.buffer in self.finishes):
+            factors = [self.region(region) for pair in product.factors for region in pair]
+            targets = [self.region(target) for target in product.targets]
+            plus = [] if product.plus is None else [self.region(product.plus)]
+            finishing = self.finishing(product.targets[0])
+            if len(targets) > 1:
+                yield from call("_multiply_columns(", [*factors, *targets, *finishing], indent)
+            elif len(product.factors) > 1:
+                yield from call("_multiply_all(", [*targets, *(plus or ["None"]), *factors, *finishing], indent)
+            else:
+                yield from call("_multiply(", [*targets, *factors, *plus, *finishing], indent)
+
+    def blocks(self, region: Region) -> int:
+        """Into how many blocks of columns the last dimension of a buffer's grid is cut."""
+        whole = region.buffer in self.columns and _left(region, self.shapes) == 1
+        return self.shapes[region.buffer][-1] if whole else 0
+
+    def products(self, i: Multiply) -> Iterator[tuple[Region, ...]]:
+        """The regions of each product: one for every unit of a chunk of several parts."""
         regions = [i.target, i.source, i.weight, *(() if i.plus is None else (i.plus,))]
         depth = max(_left(r, self.shapes) for r in regions)
         extents = next(self.shapes[r.buffer][len(r.index) :] for r in regions if _left(r, self.shapes) == depth)
@@ -280,7 +318,7 @@ class _Writer:
             parts = [replace(r, index=(*r.index, *index)) if _left(r, self.shapes) == depth else r for r in regions]
             if number and len(parts) == 3 and parts[0] == regions[0]:
                 parts.append(parts[0])  # the parts of a chunk are summed up in one place
-            yield tuple(map(self.region, parts))
+            yield tuple(parts)
 
     def semaphore(self, ref: SemaphoreRef) -> str:
         if ref.semaphore == BARRIER:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringsched.codegen.template_multiply import _epilogue, _padded
+from ringsched.codegen.template_multiply import _DEPTH, _dot, _epilogue, _padded
 
 N = 4
 
@@ -31,6 +31,38 @@ def _weight_of_scatter(w, units, parts):
     w = _padded(w.reshape(layers, depth, N, cols // N), N, parts * units.cols)
     w = jnp.pad(w, ((0, 0), (0, units.depth - depth), (0, 0), (0, 0)))
     return w.reshape(layers, units.depth, N * parts * units.cols)
+
+
+def _multiply_all(y_ref, plus_ref, *factors, finish=None):
+    """y = x @ w for each x and w of `factors`, summed up, plus what there is already."""
+    y = None if plus_ref is None else plus_ref[...]
+    for x_ref, w_ref in zip(factors[::2], factors[1::2], strict=True):
+        y = _product(x_ref, w_ref, y)
+    if finish is not None:
+        y = finish(y)
+    y_ref[...] = y.astype(y_ref.dtype)
+
+
+def _multiply_columns(x_ref, w_ref, *y_refs, finish=None):
+    """y = x @ w, for each y its block of columns."""
+    y = _product(x_ref, w_ref)
+    if finish is not None:
+        y = finish(y)
+    start = 0
+    for y_ref in y_refs:
+        cols = y_ref.shape[-1]
+        y_ref[...] = y[:, start : start + cols].astype(y_ref.dtype)
+        start += cols
+
+
+def _product(x_ref, w_ref, y=None):
+    """y + x @ w; see _multiply for why in pieces."""
+    depth = x_ref.shape[-1]
+    for start in range(0, depth, _DEPTH):
+        block = pl.ds(start, min(_DEPTH, depth - start))
+        part = _dot(x_ref[:, block], w_ref[block])
+        y = part if y is None else y + part
+    return y
 
 
 def _launch_chain(call, kernel, x, weights, spec, units, finishes):
