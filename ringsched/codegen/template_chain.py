@@ -152,8 +152,9 @@ def _check_chain(call, x, weights, widths):
     if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
         want = "floats of 32 bits at most"
         raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
-    layers = {w.shape[0] for w in weights}
-    if len(layers) > 1 or 0 in layers:
+    if any(it.size == 0 for it in (x, *weights)):
+        raise ValueError(f"{call.name} takes no empty operands")
+    if len({w.shape[0] for w in weights}) > 1:
         have = ", ".join(str(w.shape) for w in weights)
         raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
     width = x.shape[1]

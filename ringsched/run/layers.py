@@ -26,7 +26,7 @@ EPILOGUES: dict[str, Callable[[Matrix], Matrix]] = {
 }
 STEEPEST = 1.13  # no epilogue makes a difference larger by more than that
 ROUNDINGS = 16  # in an epilogue, of which each is half a unit in the last place of its argument at most
-DEVIATIONS = 16  # of the error that is allowed
+DEVIATIONS = 6  # of the error that is allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
