@@ -33,8 +33,8 @@ class Request:
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
     compute: tuple[str, str] | None
-    layers: Layers | None
     gradient: bool
+    layers: Layers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def test_the_kernel_is_right(ranks: int, layers: int) -> None:
 SOURCE = compile_schedule(open_schedule("tp_mlp", {"N": 3})).source
 HEAD, BODY = SOURCE.split("def _kernel(")
 KERNEL, TAIL = BODY.split("# How the layers", 1)
-CALLS = [match for match in re.finditer(r"\n *(_wait|_send|_signal|pl\.semaphore_wait|_copy)\(", KERNEL)]
+CALLS = list(re.finditer(r"\n *(_wait|_send|_signal|pl\.semaphore_wait|_copy)\(", KERNEL))
 
 
 def without(match: re.Match[str]) -> str:

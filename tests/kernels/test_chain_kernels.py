@@ -1,4 +1,4 @@
-"""Chains against the same layers in 64 bits: both DMA modes, two calls in a row, races looked for; gradients; refusals."""
+"""Chains against the same layers in 64 bits: both DMA modes, two calls in a row, races looked for; gradients."""
 
 from __future__ import annotations
 
