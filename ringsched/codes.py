@@ -424,7 +424,8 @@ _code(
 _code(
     "RS216",
     "a used schedule does not fit",
-    "The schedule named by `use:` is for other ranks, another topology or other chunks than here.",
+    "The schedule named by `use:` is for other ranks, another topology or other chunks than here; or, as a link of a "
+    "chain, it does not take what the link before it gives.",
     "Its ranks are the ranks of the outer schedule, and its chunks those that `on:` leaves whole, in order.",
     "params: {N: 4, M: 8}\n# …\n- use: all_gather\n  with: {N: M}",
     "params: {N: 4}\n# …\n- use: all_gather",

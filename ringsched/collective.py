@@ -13,7 +13,7 @@ from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
 from ringsched.pipeline import compile_schedule, open_schedule
 from ringsched.schedule.loader import set_parameters, sources
-from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.schedule import Chain, Schedule
 
 
 class ScheduleError(ValueError):
@@ -39,7 +39,7 @@ class Collective:
     Parameters given to `compile` are fixed; sizes of the topology that were not given come from the mesh.
     """
 
-    schedule: Schedule
+    schedule: Schedule | Chain
     fixed: dict[str, int]
     debug: bool = False
     _modules: dict[tuple[tuple[str, int], ...], types.ModuleType] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Collective:
         return self.schedule.name
 
     def __call__(self, *operands: Any, axis_name: str | Sequence[str], **options: Any) -> Any:
-        """operands: this rank's x, and of a schedule that multiplies w.
+        """operands: this rank's x, of a schedule that multiplies w, and of a chain w1, w2, ….
 
         Raises ValueError for uneven sizes, ScheduleError for a wrong schedule.
         """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ringsched.collectives import Promise
 from ringsched.diagnostics import Diagnostic, DiagnosticError
-from ringsched.schedule.schedule import Multiply
+from ringsched.schedule.schedule import Chain, Multiply
 
 DTYPES = {
     "f32": "float32",
@@ -69,8 +69,8 @@ def parse_operand(text: str, dtype: str | None = None) -> Operand:
     sizes = re.split(r"\s*[x×]\s*", match[2]) if match else []
     if match is None or not all(re.fullmatch(r"[0-9]{1,12}", size) for size in sizes):
         raise _fault(f"`--shape {text}` is not of the form NAME=SIZES:DTYPE", "write --shape x=256x1024:bf16")
-    if match[1] not in ("x", "w"):
-        help_ = "the operand is x, and the weight of a schedule that multiplies w: --shape x=256x1024:bf16"
+    if not re.fullmatch(r"x|w[0-9]{0,3}", match[1]):
+        help_ = "the operand is x, the weight of a schedule that multiplies w, and those of a chain w1, w2, …"
         raise _fault(f"`--shape {text}`: there is no operand `{match[1]}`", help_)
     written = parse_dtype(match[3]) if match[3] else None
     if written and dtype and written != dtype:
@@ -94,6 +94,7 @@ def operands_for(
 ) -> tuple[Operand, ...]:
     """x, and where the schedule multiplies w: as given, the rest to suit them. Raises RS607, RS112."""
     table = {operand.name: operand for operand in given}
+    _check_names(table, ("x", "w"))
     if compute is None:
         if "w" in table:
             raise _fault("`--shape w=…`: the schedule multiplies nothing", "leave it out")
@@ -122,6 +123,40 @@ def operands_for(
     x = table.get("x", Operand(name="x", shape=(rows, depth), dtype=dtype))
     depth = x.shape[-1] * (ranks if gathers and compute.shard == "features" else 1)
     return x, table.get("w", Operand(name="w", shape=(depth, cols), dtype=dtype))
+
+
+def chain_operands(
+    chain: Chain, ranks: int, given: Sequence[Operand], *, dtype: str = "float32", smallest: bool
+) -> tuple[Operand, ...]:
+    """x and the weights of a chain: as given, the rest to suit them. Raises RS112."""
+    names = [f"w{number}" for number in range(1, len(chain.links) + 1)]
+    table = {operand.name: operand for operand in given}
+    _check_names(table, ("x", *names))
+    dtype = next((operand.dtype for operand in given), dtype)
+    computes = [link.schedule.compute for link in chain.links]
+    features = computes[0] is not None and computes[0].shard == "features"
+    shares = ranks if features else 1
+    layers = next((operand.shape[0] for name, operand in table.items() if name != "x"), 2 if smallest else 3)
+    first = table.get(names[0])
+    known = first is not None and len(first.shape) == 3
+    width = first.shape[1] // shares if known and first is not None else 256 if features or not smallest else 128
+    x = table.get("x", Operand(name="x", shape=(16 if smallest else 256, width), dtype=dtype))
+    found, width = [x], x.shape[-1]
+    for name, compute in zip(names, computes, strict=True):
+        gathers = compute is not None and compute.moment == "on arrival"
+        inner = 128 if smallest else 4096
+        cols = inner if gathers else x.shape[-1] * shares
+        weight = Operand(name=name, shape=(layers, width * (shares if gathers else 1), cols), dtype=dtype)
+        found.append(table.get(name, weight))
+        width = found[-1].shape[-1] // (1 if gathers else shares)
+    return tuple(found)
+
+
+def _check_names(given: Mapping[str, Operand], known: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        have = ", ".join(known)
+        raise _fault(f"`--shape {unknown}=…`: there is no operand `{unknown}`", f"the operands are {have}")
 
 
 def default_operand(promise: Promise, dtype: str = "float32") -> Operand:

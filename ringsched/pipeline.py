@@ -2,6 +2,10 @@
 
     load → flatten → data flow → lower → expand → hazards → values → generate
 
+A chain goes through the first seven for each of its links; their Programs become one, and
+
+    fit → join → expand → hazards → generate
+
 Each stage takes what the one before made. A stage that finds the user's input at fault raises `DiagnosticError`; a
 Program of our own making that is not right raises `InternalError`.
 """
@@ -11,16 +15,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import overload
 
-from ringsched.codegen.module import Kernel, module_text
+from ringsched.codegen.module import Kernel, chain_text, module_text
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
+from ringsched.lower.chain import PROVEN_LAYERS, chain_program, check_links, decisions
 from ringsched.lower.lanes import find_lanes
 from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
 from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_parameters, shipped_directory, shipped_names
-from ringsched.schedule.schedule import Lowering, Multiply, Schedule
+from ringsched.schedule.schedule import Chain, Layers, Link, Lowering, Multiply, Schedule
+from ringsched.topology import Topology, topology_of
 from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failing
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
@@ -38,6 +45,38 @@ class Proven:
     symmetric: bool
     lowered: Lowered
 
+    @property
+    def topology(self) -> Topology:
+        return self.flat.topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenChain:
+    """A chain whose links are proven, and whose Program for all layers is free of races and deadlock.
+
+    `lowered`: for `layers` of them.
+    """
+
+    schedule: Chain
+    links: tuple[Proven, ...]
+    lowered: Lowered
+
+    @property
+    def topology(self) -> Topology:
+        return self.links[0].topology
+
+    @property
+    def layers(self) -> Layers:
+        return Layers(
+            shard=_computes(self.schedule)[0].shard,
+            moments=tuple(compute.moment for compute in _computes(self.schedule)),
+            epilogues=tuple(link.epilogue for link in self.schedule.links),
+        )
+
+
+def _computes(chain: Chain) -> tuple[Multiply, ...]:
+    return tuple(c for c in (link.schedule.compute for link in chain.links) if c is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
@@ -48,7 +87,18 @@ class Compiled:
     source: str
 
 
-def open_schedule(path: str | Path, values: dict[str, int] | None = None) -> Schedule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledChain:
+    """`source`: the kernel module."""
+
+    proven: ProvenChain
+    source: str
+
+
+AnyCompiled = Compiled | CompiledChain
+
+
+def open_schedule(path: str | Path, values: dict[str, int] | None = None) -> Schedule | Chain:
     """Load a file, or a shipped schedule by its name, and set parameters. Raises RS1xx, RS2xx."""
     name = str(path)
     if name in shipped_names() and not Path(name).exists():
@@ -56,8 +106,43 @@ def open_schedule(path: str | Path, values: dict[str, int] | None = None) -> Sch
     return set_parameters(load(path), values or {})
 
 
-def prove(schedule: Schedule) -> Proven:
-    """All stages up to the values. Raises RS2xx … RS5xx with the smallest counterexample."""
+@overload
+def prove(schedule: Schedule) -> Proven: ...
+@overload
+def prove(schedule: Chain) -> ProvenChain: ...
+@overload
+def prove(schedule: Schedule | Chain) -> Proven | ProvenChain: ...
+
+
+def prove(schedule: Schedule | Chain) -> Proven | ProvenChain:
+    """All stages up to the last check. Raises RS2xx … RS5xx with the smallest counterexample."""
+    return _prove_chain(schedule) if isinstance(schedule, Chain) else _prove(schedule)
+
+
+def _prove_chain(chain: Chain) -> ProvenChain:
+    topology = topology_of(chain, {p.name: p.value for p in chain.parameters})
+    links = tuple(_prove(_at(link, chain)) for link in chain.links)
+    check_links(chain, topology, [link.flat for link in links])
+    lowered = [link.lowered for link in links]
+    for layers in PROVEN_LAYERS:
+        execution = expand(chain_program(chain.name, lowered, layers)).execution
+        report = check_hazards(execution, calls=CALLS)
+        if not report.ok:
+            found = "; ".join(f.message for f in diagnose(report, execution))
+            raise InternalError(f"the program of {layers} layers is wrong: {found}")
+    program = chain_program(chain.name, lowered)
+    return ProvenChain(
+        schedule=chain, links=links, lowered=Lowered(program=program, decisions=decisions(chain.links, lowered))
+    )
+
+
+def _at(link: Link, chain: Chain) -> Schedule:
+    """A link's schedule at the parameters of the chain."""
+    known = {p.name for p in link.schedule.parameters}
+    return set_parameters(link.schedule, {p.name: p.value for p in chain.parameters if p.name in known})
+
+
+def _prove(schedule: Schedule) -> Proven:
     try:
         flat = flatten(schedule)
         found = findings_of(flat)
@@ -153,15 +238,30 @@ def opposite(compute: Multiply) -> Multiply:
     return replace(compute, moment="before sending" if compute.moment == "on arrival" else "on arrival")
 
 
-def compile_schedule(schedule: Schedule, *, debug: bool = False) -> Compiled:
+@overload
+def compile_schedule(schedule: Schedule, *, debug: bool = False) -> Compiled: ...
+@overload
+def compile_schedule(schedule: Chain, *, debug: bool = False) -> CompiledChain: ...
+@overload
+def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Compiled | CompiledChain: ...
+
+
+def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Compiled | CompiledChain:
     """Prove, and generate the kernel module."""
+    if isinstance(schedule, Chain):
+        chain = _prove_chain(schedule)
+        facts = _facts(chain, None)
+        promise, program = chain.links[0].flat.promise, chain.lowered.program
+        heading = _heading(chain, "Chain of products")
+        source = chain_text(program, schedule, promise, heading=heading, facts=facts, debug=debug)
+        return CompiledChain(proven=chain, source=source)
     proven = prove(schedule)
     backward = prove_transpose(proven)
     source = module_text(
         _kernel(proven),
         _kernel(backward) if backward else None,
         name=schedule.name,
-        heading=_heading(proven),
+        heading=_heading(proven, proven.flat.promise.kind.replace("_", "-").capitalize()),
         facts=_facts(proven, backward),
         debug=debug,
     )
@@ -174,24 +274,26 @@ def _kernel(proven: Proven) -> Kernel:
     return Kernel(program=program, promise=promise, memory=memory, compute=proven.flat.schedule.compute)
 
 
-def _heading(proven: Proven) -> str:
-    topology = proven.flat.topology
+def _heading(proven: Proven | ProvenChain, what: str) -> str:
+    topology = proven.topology
     sides = " × ".join(map(str, topology.sides))
-    what = proven.flat.promise.kind.replace("_", "-").capitalize()
     place = f"links of {sides} ranks" if topology.kind == "links" else f"a {topology.kind} of {sides} ranks"
     return f"{what} over {place}. Generated by ringsched; edit the schedule instead."
 
 
-def _facts(proven: Proven, backward: Proven | None) -> list[tuple[str, str]]:
+def _facts(proven: Proven | ProvenChain, backward: Proven | None) -> list[tuple[str, str]]:
     """The header: where it comes from and what was proven, for which sizes."""
     schedule = proven.schedule
     path = Path(schedule.path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "unknown"
     parameters = ", ".join(f"{p.name} = {p.value}" for p in schedule.parameters) or "none"
     gradient = "by the transpose, proven likewise" if backward else "by jax.lax"
+    calls = f"{CALLS} calls in a row"
+    if isinstance(proven, ProvenChain):
+        calls = f"{CALLS} calls in a row, of 1, 2 and 3 layers, and so of any number"
     return [
         ("schedule", f"{path.name}, sha256 {digest}…"),
         ("params", parameters),
-        ("proven", f"for these sizes: data flow, values, no race, no deadlock, no leftover; {CALLS} calls in a row"),
+        ("proven", f"for these sizes: data flow, values, no race, no deadlock, no leftover; {calls}"),
         ("gradient", gradient),
     ]

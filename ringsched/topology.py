@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.expr import EvaluationError, integer
-from ringsched.schedule.schedule import Schedule, TopologyKind
+from ringsched.schedule.schedule import Chain, Schedule, TopologyKind
 
 if TYPE_CHECKING:
     import networkx
@@ -109,7 +109,7 @@ def _adjacency(links: frozenset[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     return {rank: tuple(sorted(others)) for rank, others in found.items()}
 
 
-def topology_of(schedule: Schedule, env: dict[str, int]) -> Topology:
+def topology_of(schedule: Schedule | Chain, env: dict[str, int]) -> Topology:
     """The schedule's topology under these parameters; raises RS210 for a size that makes none."""
     spec = schedule.topology
     if spec.kind == "links":

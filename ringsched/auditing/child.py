@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,8 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
     if request["compute"] is not None:
         moment, shard = request["compute"]
         expect = _product(request["kind"], moment, shard, axes)
+    if request["layers"] is not None:
+        expect = _layers(**request["layers"], axes=axes)
     found = [audit(kernel, mesh_axes=mesh, args=whole, expect=expect, **specs)]
     if request["gradient"]:
         found.append(audit(with_gradient, mesh_axes=mesh, args=whole, **specs))
@@ -74,6 +78,31 @@ def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expec
         return lax.psum_scatter(x @ w, axes, scatter_dimension=along, tiled=True)
 
     return product
+
+
+def _layers(shard: str, moments: Sequence[str], epilogues: Sequence[str | None], axes: tuple[str, ...]) -> Expect:
+    """The layers of a chain by jax.lax."""
+    along = 0 if shard == "rows" else 1
+
+    def layers(x: jax.Array, *weights: jax.Array) -> jax.Array:
+        for layer in range(weights[0].shape[0]):
+            for w, moment, epilogue in zip(weights, moments, epilogues, strict=True):
+                if moment == "on arrival":
+                    x = lax.all_gather(x, axes, axis=along, tiled=True) @ w[layer]
+                else:
+                    x = lax.psum_scatter(x @ w[layer], axes, scatter_dimension=along, tiled=True)
+                x = x if epilogue is None else _EPILOGUES[epilogue](x)
+        return x
+
+    return layers
+
+
+_EPILOGUES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": jax.nn.gelu,
+    "gelu_exact": partial(jax.nn.gelu, approximate=False),
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+}
 
 
 def _answer(report: AuditReport) -> dict[str, object]:

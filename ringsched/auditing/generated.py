@@ -12,6 +12,7 @@ from types import TracebackType
 
 from ringsched.diagnostics import InternalError
 from ringsched.processes import Child, read_log, start_module
+from ringsched.schedule.schedule import Layers
 
 SECONDS = 120.0
 
@@ -20,7 +21,7 @@ SECONDS = 120.0
 class Request:
     """A kernel module and what its `function` has to compute.
 
-    `shapes`: of the operands on one rank. `compute`: moment and shard of what it multiplies.
+    `shapes`: of the operands on one rank. `compute`: moment and shard of what it multiplies; `layers`: for a chain.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Request:
     dtype: str
     compute: tuple[str, str] | None
     gradient: bool
+    layers: Layers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from ringsched.codegen.fuse import Product, fuse
 from ringsched.codegen.lines import call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
 from ringsched.program.program import (
@@ -41,20 +42,43 @@ SIDE_NAMES = ("X", "Y", "Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What a buffer's unit is made of: the names of its two dimensions. `in_columns`: units are blocks of columns."""
+    """What a buffer's unit is made of: the names of its two dimensions.
+
+    in_columns: units are blocks of columns. layers: the buffer's first dimension counts layers, a number of the call's.
+    """
 
     rows: str
     cols: str
     in_columns: bool = False
+    layers: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What a kernel that multiplies is given.
+
+    finishes: the epilogue of what is computed into a buffer. fuses: whether products in a row are put together.
+    """
+
+    names: tuple[str, ...] = ("finish",)
+    finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
+    fuses: bool = False
 
 
 def kernel_lines(
-    program: Program, name: str, title: str, *, units: Mapping[str, Unit] | None = None, debug: bool = False
+    program: Program,
+    name: str,
+    title: str,
+    *,
+    units: Mapping[str, Unit] | None = None,
+    arguments: Arguments | None = None,
+    debug: bool = False,
 ) -> list[str]:
     """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program.
 
     units: of each buffer; None: they are all alike.
     """
+    arguments = arguments or (Arguments() if units else Arguments(names=(), finishes=()))
     units = {} if units is None else units
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
@@ -63,11 +87,13 @@ def kernel_lines(
         shapes={b.name: b.shape for b in program.buffers},
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
-        columns=frozenset(name for name, unit in units.items() if unit.in_columns),
-        multiplies=bool(units),
+        columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
+        stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
+        finishes=dict(arguments.finishes),
+        fuses=arguments.fuses,
         debug=debug,
     )
-    options = ["*", "axes", *(["finish"] if units else [])]
+    options = ["*", "axes", *arguments.names]
     lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
@@ -82,8 +108,10 @@ def _shapes_text(program: Program, units: Mapping[str, Unit]) -> list[str]:
     texts = []
     for b in program.buffers:
         unit = units.get(b.name, Unit(rows="rows", cols="cols"))
-        grid = "" if unit.in_columns else "".join(f"{n}, " for n in b.shape)
-        cols = f"{math.prod(b.shape)} * {unit.cols}" if unit.in_columns else unit.cols
+        shape = b.shape[1:] if unit.layers else b.shape
+        grid = "" if unit.in_columns else "".join(f"{n}, " for n in shape)
+        grid = f"layers, {grid}" if unit.layers else grid
+        cols = f"{math.prod(shape)} * {unit.cols}" if unit.in_columns else unit.cols
         texts.append(f"{b.name}_ref: [{grid}{unit.rows}, {cols}]")
     return list(paragraph("; ".join(t.replace(" ", "\0") for t in texts), 4, glue="\0"))
 
@@ -134,13 +162,19 @@ class _Writer:
     peers: dict[Peer, str]  # those with a name
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
-    multiplies: bool = False
+    stacked: frozenset[str] = frozenset()  # layers of such buffers
+    finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
+    fuses: bool = False
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
-        for instruction in body:
-            yield from self.instruction(instruction, indent)
+        for together, group in itertools.groupby(body, lambda i: self.fuses and isinstance(i, Multiply)):
+            if together:
+                yield from self.fused([i for i in group if isinstance(i, Multiply)], indent)
+                continue
+            for instruction in group:
+                yield from self.instruction(instruction, indent)
 
     def instruction(self, i: Instruction, indent: int) -> Iterator[str]:
         pad = " " * indent
@@ -179,11 +213,12 @@ class _Writer:
             case Multiply():
                 yield from self.say(i.note, indent)
                 for regions in self.products(i):
-                    yield from call("_multiply(", [*regions, *self.finishing(i.target)], indent)
+                    yield from call("_multiply(", [*map(self.region, regions), *self.finishing(i.target)], indent)
             case Round():
                 yield from self.say(i.note, indent)
-                arguments = [self.region(i.target), self.region(i.source), *self.finishing(i.target)]
-                yield from call("_round(", arguments, indent)
+                taken = self.program.buffer(i.source.buffer).space == "input"  # an operand is no sum
+                finishing = [] if taken else self.finishing(i.target)
+                yield from call("_round(", [self.region(i.target), self.region(i.source), *finishing], indent)
             case Zero():
                 yield from self.say(i.note, indent)
                 yield f"{pad}_zero({self.region(i.target)})"
@@ -227,29 +262,54 @@ class _Writer:
     def region(self, region: Region) -> str:
         """The reference to a region. Dimensions of one unit that come next are indexed, too: then the same units have
         the same shape in every buffer."""
-        if region.buffer in self.columns:
+        if region.buffer in self.columns and (region.index or not self.shapes[region.buffer]):
             return self.block_of_columns(region)
         index = [self.expr(e) for e in region.index]
         for extent in self.shapes[region.buffer][len(index) :]:
-            if extent != 1:
+            if extent != 1 or region.buffer in self.columns | self.stacked:
                 break
             index.append("0")
         return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
 
     def finishing(self, target: Region) -> list[str]:
         """A product that is complete goes through the epilogue."""
-        return ["finish=finish"] if self.multiplies and target.buffer == "o" else []
+        return [f"finish={self.finishes[target.buffer]}"] if target.buffer in self.finishes else []
 
     def block_of_columns(self, region: Region) -> str:
-        """Units of the weight that are blocks of its columns."""
+        """Units of the weight that are blocks of its columns, or several that are next to each other."""
         number: Expr = Int(value=0)
-        shape = self.shapes[region.buffer]
+        shape = self.shapes[region.buffer][: len(region.index)]
         for e, extent in zip(region.index, shape, strict=True):
             number = binary("+", binary("*", number, extent), e)
         return f"_columns({region.buffer}_ref, {self.expr(simplify(number))}, {math.prod(shape)})"
 
-    def products(self, i: Multiply) -> Iterator[tuple[str, ...]]:
-        """The arguments of each product: one for every unit of a chunk of several parts."""
+    def fused(self, row: list[Multiply], indent: int) -> Iterator[str]:
+        """Products in a row."""
+        products = [
+            Product(targets=(target,), factors=((source, weight),), plus=plus[0] if plus else None)
+            for i in row
+            for target, source, weight, *plus in self.products(i)
+        ]
+        yield from self.say(row[0].note, indent)
+        for product in fuse(products, self.blocks, lambda target: target.buffer in self.finishes):
+            factors = [self.region(region) for pair in product.factors for region in pair]
+            targets = [self.region(target) for target in product.targets]
+            plus = [] if product.plus is None else [self.region(product.plus)]
+            finishing = self.finishing(product.targets[0])
+            if len(targets) > 1:
+                yield from call("_multiply_columns(", [*factors, *targets, *finishing], indent)
+            elif len(product.factors) > 1:
+                yield from call("_multiply_all(", [*targets, *(plus or ["None"]), *factors, *finishing], indent)
+            else:
+                yield from call("_multiply(", [*targets, *factors, *plus, *finishing], indent)
+
+    def blocks(self, region: Region) -> int:
+        """Into how many blocks of columns the last dimension of a buffer's grid is cut."""
+        whole = region.buffer in self.columns and _left(region, self.shapes) == 1
+        return self.shapes[region.buffer][-1] if whole else 0
+
+    def products(self, i: Multiply) -> Iterator[tuple[Region, ...]]:
+        """The regions of each product: one for every unit of a chunk of several parts."""
         regions = [i.target, i.source, i.weight, *(() if i.plus is None else (i.plus,))]
         depth = max(_left(r, self.shapes) for r in regions)
         extents = next(self.shapes[r.buffer][len(r.index) :] for r in regions if _left(r, self.shapes) == depth)
@@ -258,7 +318,7 @@ class _Writer:
             parts = [replace(r, index=(*r.index, *index)) if _left(r, self.shapes) == depth else r for r in regions]
             if number and len(parts) == 3 and parts[0] == regions[0]:
                 parts.append(parts[0])  # the parts of a chunk are summed up in one place
-            yield tuple(map(self.region, parts))
+            yield tuple(parts)
 
     def semaphore(self, ref: SemaphoreRef) -> str:
         if ref.semaphore == BARRIER:

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen import shapes
-from ringsched.codegen.kernel import SIDE_NAMES, kernel_lines
+from ringsched.codegen.chain import Texts
+from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
 from ringsched.codegen.lines import listed, paragraph
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
-from ringsched.schedule.schedule import Multiply
+from ringsched.schedule.schedule import Chain, Multiply
 
 IMPORTS = """\
 import math
@@ -68,6 +69,21 @@ def module_text(
         lines += ["", "", *_spec("_TRANSPOSE_SPEC", backward)]
         lines += ["", "", *kernel_lines(backward.program, "_transpose_kernel", _doc(backward), debug=debug)]
     return _spaced(lines) + "\n\n" + fixed_part("template.py")
+
+
+def chain_text(
+    program: Program, chain: Chain, promise: Promise, *, heading: str, facts: list[tuple[str, str]], debug: bool
+) -> str:
+    """The module of a chain. `promise`: that of its first link."""
+    texts = Texts(chain=chain, promise=promise)
+    lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]))
+    lines += [*_sides(program), "", "", *texts.public(), "", "", *texts.sharded(), "", "", *texts.forward()]
+    lines += ["", "", *texts.spec(program), *_synchronisation(program), "}", "", ""]
+    arguments = Arguments(names=("layers", "finishes"), finishes=tuple(texts.finishes().items()), fuses=True)
+    title = "All layers, as each rank runs them."
+    lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
+    parts = ("template_chain.py", "template_multiply.py", "template.py")
+    return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
 
 
 def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ringsched.auditing.generated import Auditor, Request
+from ringsched.commands.operands import fitting
 from ringsched.commands.settings import parameters_text
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
-from ringsched.operand import operands_for
-from ringsched.pipeline import Compiled, compile_schedule
+from ringsched.pipeline import AnyCompiled, Compiled, ProvenChain, compile_schedule
 from ringsched.schedule.loader import set_parameters
-from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.schedule import Chain, Schedule
 
 MOST_RANKS = 8  # of a kernel that is audited at its own size
 SMALL = {1: ((4,), (3,), (2,)), 2: ((2, 3), (2, 2)), 3: ((2, 2, 2),)}  # sides to try instead
@@ -24,7 +24,7 @@ def auditor(wanted: bool) -> AbstractContextManager[Auditor | None]:
     return Auditor() if wanted else nullcontext(None)
 
 
-def smaller_kernel(compiled: Compiled) -> Compiled | None:
+def smaller_kernel(compiled: AnyCompiled) -> AnyCompiled | None:
     """That of the same schedule for fewer ranks; None where there is none that is right."""
     schedule = compiled.proven.schedule
     names = [side.name if isinstance(side, Var) else None for side in schedule.topology.sides]
@@ -38,7 +38,7 @@ def smaller_kernel(compiled: Compiled) -> Compiled | None:
     return None
 
 
-def _at(schedule: Schedule, sides: dict[str, int]) -> Compiled | None:
+def _at(schedule: Schedule | Chain, sides: dict[str, int]) -> AnyCompiled | None:
     try:
         return compile_schedule(set_parameters(schedule, sides))
     except DiagnosticError:
@@ -66,23 +66,25 @@ class Outcome:
         return f"kernel audited{f' at {parameters_text(self.sizes[0])}' if self.sizes[0] else ''}"
 
 
-def audit_small(process: Auditor, kernels: Sequence[Compiled]) -> Outcome:
+def audit_small(process: Auditor, kernels: Sequence[AnyCompiled]) -> Outcome:
     """Audits the small ones, or else a smaller one of the same schedule. Raises InternalError where one is wrong."""
-    small = [kernel for kernel in kernels if kernel.proven.flat.topology.ranks <= MOST_RANKS]
+    small = [kernel for kernel in kernels if kernel.proven.topology.ranks <= MOST_RANKS]
     if not small:
         other = smaller_kernel(kernels[0])
         small = [] if other is None else [other]
     if not small:
-        ranks = kernels[0].proven.flat.topology.ranks
+        ranks = kernels[0].proven.topology.ranks
         return Outcome(sizes=(), seconds=0.0, undecided=f"it has {ranks} ranks, and no smaller size that is right")
     found = process.audit([_request(kernel) for kernel in small])
     sizes = tuple({p.name: p.value for p in kernel.proven.schedule.parameters} for kernel in small)
     return Outcome(sizes=sizes, seconds=found.seconds, undecided=found.undecided)
 
 
-def _request(compiled: Compiled) -> Request:
-    promise, compute = compiled.proven.flat.promise, compiled.proven.schedule.compute
-    operands = operands_for(promise, compute, (), smallest=True)
+def _request(compiled: AnyCompiled) -> Request:
+    proven = compiled.proven
+    promise = proven.links[-1].flat.promise if isinstance(proven, ProvenChain) else proven.flat.promise
+    compute = None if isinstance(proven, ProvenChain) else proven.schedule.compute
+    operands = fitting(compiled, (), dtype="float32", smallest=True)
     return Request(
         source=compiled.source,
         function=compiled.proven.schedule.name,
@@ -93,5 +95,6 @@ def _request(compiled: Compiled) -> Request:
         shapes=tuple(operand.shape for operand in operands),
         dtype=operands[0].dtype,
         compute=None if compute is None else (compute.moment, compute.shard),
-        gradient=compiled.backward is not None,
+        layers=proven.layers if isinstance(proven, ProvenChain) else None,
+        gradient=isinstance(compiled, Compiled) and compiled.backward is not None,
     )

@@ -11,16 +11,17 @@ import click
 
 from ringsched.commands.audited import Outcome as Audit
 from ringsched.commands.audited import audit_small, auditor
+from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
 from ringsched.commands.settings import parameters_text, parse_settings
 from ringsched.commands.verify import CHECKED, Outcome, check_and_compile
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
 from ringsched.lower.plan import Decision
-from ringsched.operand import Operand, operands_for, parse_operands
-from ringsched.pipeline import Compiled
+from ringsched.operand import Operand, parse_operands
+from ringsched.pipeline import AnyCompiled
 from ringsched.program.printer import print_program
 from ringsched.schedule.printer import print_schedule
-from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.schedule import Chain, Schedule
 from ringsched.target.aot import TargetError, compile_for_target, device_count
 from ringsched.target.report import TargetReport
 
@@ -97,7 +98,7 @@ def _refused(request: Request, outcome: Outcome, finding: Diagnostic) -> int:
 
 
 def _deliver(
-    request: Request, outcome: Outcome, compiled: Compiled, given: tuple[Operand, ...], audit: Audit | None
+    request: Request, outcome: Outcome, compiled: AnyCompiled, given: tuple[Operand, ...], audit: Audit | None
 ) -> int:
     """Writes the text, unless the target's compiler refuses the kernel."""
     schedule = compiled.proven.schedule
@@ -105,8 +106,8 @@ def _deliver(
     path = None if request.prints else _path(request, schedule)
     report: TargetReport | None = None
     if request.target:
-        promise, compute = compiled.proven.flat.promise, schedule.compute
-        operands = operands_for(promise, compute, given, dtype=_DEFAULT[compute is not None], smallest=False)
+        multiplies = isinstance(schedule, Chain) or schedule.compute is not None
+        operands = fitting(compiled, given, dtype=_DEFAULT[multiplies], smallest=False)
         progress(f"compiling for {request.target} …")
         try:
             report = _compile_for(request.target, compiled, operands)
@@ -135,11 +136,11 @@ def _deliver(
     return EXIT_RIGHT
 
 
-def _files(schedule: Schedule) -> list[Path]:
+def _files(schedule: Schedule | Chain) -> list[Path]:
     return [Path(schedule.path)] if schedule.path else []
 
 
-def _path(request: Request, schedule: Schedule) -> Path:
+def _path(request: Request, schedule: Schedule | Chain) -> Path:
     """Where the text goes. A file that ringsched did not write is only overwritten when -o names it."""
     if request.output is not None:
         return Path(request.output)
@@ -155,7 +156,7 @@ def _path(request: Request, schedule: Schedule) -> Path:
     return path
 
 
-def _text(request: Request, compiled: Compiled) -> str:
+def _text(request: Request, compiled: AnyCompiled) -> str:
     match request.emit:
         case "schedule":
             return print_schedule(compiled.proven.schedule)
@@ -177,12 +178,11 @@ def decisions_text(decisions: Sequence[Decision]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compile_for(target: str, compiled: Compiled, operands: tuple[Operand, ...]) -> TargetReport:
-    promise = compiled.proven.flat.promise
+def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ...]) -> TargetReport:
     return compile_for_target(
         source=compiled.source,
         function=compiled.proven.schedule.name,
-        sides=promise.topology.sides,
+        sides=compiled.proven.topology.sides,
         operands=operands,
         target=target,
     )

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import click
 
+from ringsched.commands.operands import fitting
 from ringsched.commands.output import exit_status, print_json, progress, say, show
 from ringsched.commands.settings import parse_settings
 from ringsched.commands.verify import Outcome, check_and_compile
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
-from ringsched.operand import Operand, operands_for, parse_dtype, parse_operands
-from ringsched.pipeline import Compiled
+from ringsched.operand import Operand, parse_dtype, parse_operands
+from ringsched.pipeline import AnyCompiled, ProvenChain
 from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
 
 
@@ -41,13 +42,15 @@ def run_file(request: Request) -> int:
         if request.as_json:
             print_json(outcome.to_json() | _not_run(None))
         return exit_status(outcome.diagnostics)
-    promise, compute = compiled.proven.flat.promise, compiled.proven.schedule.compute
-    operands = operands_for(promise, compute, given, dtype=dtype or "float32", smallest=True)
+    operands = fitting(compiled, given, dtype=dtype or "float32", smallest=True)
     return _run(request, outcome, compiled, operands)
 
 
-def _run(request: Request, outcome: Outcome, compiled: Compiled, operands: tuple[Operand, ...]) -> int:
-    promise = compiled.proven.flat.promise
+def _run(request: Request, outcome: Outcome, compiled: AnyCompiled, operands: tuple[Operand, ...]) -> int:
+    proven = compiled.proven
+    layers = proven.layers if isinstance(proven, ProvenChain) else None
+    last = proven.links[-1] if isinstance(proven, ProvenChain) else proven
+    promise, compute = last.flat.promise, last.schedule.compute
     ranks = promise.topology.ranks
     if ranks > MAX_RANKS:
         message = f"execution is not simulated for more than {MAX_RANKS} ranks; verification holds as it is"
@@ -62,7 +65,8 @@ def _run(request: Request, outcome: Outcome, compiled: Compiled, operands: tuple
         compiled.source,
         function=compiled.proven.schedule.name,
         promise=promise,
-        compute=compiled.proven.schedule.compute,
+        compute=compute,
+        layers=layers,
         operands=operands,
         seed=request.seed,
         timeout=request.timeout,
@@ -72,8 +76,8 @@ def _run(request: Request, outcome: Outcome, compiled: Compiled, operands: tuple
         about = {"operand": ", ".join(map(str, operands))}
         print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | about)
     else:
-        compute = compiled.proven.schedule.compute
-        twin = twin_name(promise.kind) if compute is None else "the product in float64"
+        product = "the product in float64" if layers is None else "the layers in float64"
+        twin = twin_name(promise.kind) if compute is None else product
         _print_report(request.file, report, twin, operands, ranks)
     return exit_status(report.diagnostics)
 

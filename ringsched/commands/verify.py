@@ -21,9 +21,9 @@ from ringsched.commands.settings import (
     single,
 )
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_USAGE, Diagnostic, DiagnosticError
-from ringsched.pipeline import CALLS, Compiled, compile_schedule, open_schedule, prove
+from ringsched.pipeline import CALLS, AnyCompiled, compile_schedule, open_schedule, prove
 from ringsched.schedule.loader import set_parameters
-from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.schedule import Chain, Schedule
 
 CHECKED = f"data flow, values, races, deadlock, leftovers; {CALLS} calls in a row"
 
@@ -77,7 +77,7 @@ def check(file: str, settings: Settings, process: Auditor | None = None) -> Outc
     start = time.perf_counter()
     parameters: dict[str, int] = {}
     found: tuple[Diagnostic, ...] = ()
-    compiled: list[Compiled] = []
+    compiled: list[AnyCompiled] = []
     try:
         schedule = open_schedule(file)
         for values in each(settings):
@@ -94,7 +94,7 @@ def check(file: str, settings: Settings, process: Auditor | None = None) -> Outc
     return replace(_outcome(file, parameters, settings, start, ()), audit=audit)
 
 
-def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> tuple[Outcome, Compiled | None]:
+def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> tuple[Outcome, AnyCompiled | None]:
     """Checks a file at one value of each parameter, and compiles it where it is right."""
     start = time.perf_counter()
     parameters: dict[str, int] = {}
@@ -112,7 +112,7 @@ def _is_open(outcome: Outcome) -> bool:
     return outcome.audit is not None and bool(outcome.audit.undecided)
 
 
-def _parameters(schedule: Schedule, values: dict[str, int]) -> dict[str, int]:
+def _parameters(schedule: Schedule | Chain, values: dict[str, int]) -> dict[str, int]:
     return {p.name: values.get(p.name, p.value) for p in schedule.parameters}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -104,3 +104,37 @@ def _region(region: Region, change: Change) -> Region:
 
 def _semaphore(semaphore: SemaphoreRef, change: Change) -> SemaphoreRef:
     return SemaphoreRef(semaphore=semaphore.semaphore, index=change(semaphore.index))
+
+
+def renamed(i: Instruction, buffers: Mapping[str, str], semaphores: Mapping[str, str]) -> Instruction:
+    """`i` with other names for buffers and semaphores, nested bodies included."""
+
+    def region(old: Region) -> Region:
+        return Region(buffer=buffers[old.buffer], index=old.index)
+
+    def semaphore(old: SemaphoreRef) -> SemaphoreRef:
+        return SemaphoreRef(semaphore=semaphores[old.semaphore], index=old.index)
+
+    match i:
+        case Send():
+            sent, received = semaphore(i.sent), semaphore(i.received)
+            return replace(i, source=region(i.source), target=region(i.target), sent=sent, received=received)
+        case Copy():
+            return replace(i, source=region(i.source), target=region(i.target), done=semaphore(i.done))
+        case WaitDma():
+            return replace(i, semaphore=semaphore(i.semaphore), region=region(i.region))
+        case Signal() | Wait():
+            return replace(i, semaphore=semaphore(i.semaphore))
+        case Add():
+            return replace(i, target=region(i.target), left=region(i.left), right=region(i.right))
+        case Multiply():
+            plus = None if i.plus is None else region(i.plus)
+            return replace(i, target=region(i.target), source=region(i.source), weight=region(i.weight), plus=plus)
+        case Round():
+            return replace(i, target=region(i.target), source=region(i.source))
+        case Zero():
+            return replace(i, target=region(i.target))
+        case Loop() | When():
+            return replace(i, body=tuple(renamed(inner, buffers, semaphores) for inner in i.body))
+        case _:
+            assert_never(i)

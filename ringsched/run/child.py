@@ -34,6 +34,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
     from jax.experimental.pallas import tpu as pltpu
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from ringsched.run.layers import LayersTwin
     from ringsched.run.twins import Product, Twin, compare
     from ringsched.target.child import load_module
 
@@ -43,14 +44,18 @@ def run(source: Path, request: dict[str, Any]) -> None:
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     mesh = jax.sharding.Mesh(np.array(devices).reshape(sides), axes)
     split = PartitionSpec(axes)
-    twin: Twin | Product
-    if request["compute"] is None:
+    twin: Twin | Product | LayersTwin
+    if request["layers"] is not None:
+        twin = LayersTwin(ranks=ranks, **request["layers"])
+    elif request["compute"] is None:
         twin = Twin(kind=request["kind"], ranks=ranks, root=request["root"], permutation=tuple(request["permutation"]))
     else:
         twin = Product(kind=request["kind"], ranks=ranks, **request["compute"])
     random = np.random.default_rng(request["seed"])
     shapes = [((ranks * it["shape"][0], *it["shape"][1:]), jnp.dtype(it["dtype"])) for it in request["operands"]]
     inputs: list[Any] = [tuple(values(random, *it) for it in shapes) for _ in range(request["calls"])]
+    if request["layers"] is not None:  # weights that keep values of one size from layer to layer
+        inputs = [(x, *(w * w.dtype.type(w.shape[1] ** -0.5) for w in weights)) for x, *weights in inputs]
     try:
         expected = [twin.expected(operands, devices) for operands in inputs]
         typed = twin.typed(inputs[0], devices)

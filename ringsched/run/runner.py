@@ -20,7 +20,7 @@ from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
 from ringsched.operand import Operand
 from ringsched.processes import read_log, run_module
 from ringsched.run.events import Event, Part, read
-from ringsched.schedule.schedule import Multiply
+from ringsched.schedule.schedule import Layers, Multiply
 
 Mode = Literal["eager", "on_wait"]
 MODES: tuple[Mode, ...] = ("eager", "on_wait")
@@ -91,6 +91,7 @@ def run_kernel(
     function: str,
     promise: Promise,
     compute: Multiply | None = None,
+    layers: Layers | None = None,
     operands: tuple[Operand, ...],
     seed: int = 0,
     timeout: float | None = None,
@@ -98,7 +99,8 @@ def run_kernel(
 ) -> RunReport:
     """Runs `function` of the module `source` on as many virtual devices as the promise has ranks, and compares.
 
-    operands: x, and w where it multiplies, on one rank. timeout: seconds for everything; None: see `default_timeout`.
+    operands: x, and w where it multiplies, on one rank. layers: of a chain; promise and compute are its last link's.
+    timeout: seconds for everything; None: see `default_timeout`.
 
     The report holds RS608 for a wrong value, RS401 for a race, RS502 for a semaphore left over, RS609 for a hang.
     Raises RS607 where the function refuses the operand, InternalError where the kernel raises something else.
@@ -113,6 +115,7 @@ def run_kernel(
         "permutation": promise.permutation,
         "operands": [asdict(operand) for operand in operands],
         "compute": None if compute is None else {"moment": compute.moment, "shard": compute.shard},
+        "layers": None if layers is None else asdict(layers),
         "seed": seed,
         "calls": CALLS,
         "modes": modes,

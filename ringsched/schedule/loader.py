@@ -18,10 +18,13 @@ from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Beside,
+    Chain,
     ChunkRef,
     Collective,
     CollectiveKind,
+    Epilogue,
     Item,
+    Link,
     Loop,
     Lowering,
     Moment,
@@ -57,10 +60,14 @@ from ringsched.schedule.vocabulary import COORDINATES, RESERVED, ROOTED, closest
 
 MAX_USE_DEPTH = 16
 _Node = TypeVar("_Node", bound=Tree)
+_Parametric = TypeVar("_Parametric", bound=Schedule | Chain)
 
 
-def load(path: str | Path, text: str | None = None) -> Schedule:
-    """The schedule in the file at `path` (or in `text`, said to come from there); raises `DiagnosticError`."""
+def load(path: str | Path, text: str | None = None) -> Schedule | Chain:
+    """The schedule, or the chain of schedules, in the file at `path` (or in `text`, said to come from there).
+
+    Raises `DiagnosticError`.
+    """
     return _Files().load(str(path), text)
 
 
@@ -110,7 +117,7 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in shipped_directory().glob("*.yaml")))
 
 
-def set_parameters(schedule: Schedule, values: Table[str, int]) -> Schedule:
+def set_parameters(schedule: _Parametric, values: Table[str, int]) -> _Parametric:
     """`schedule` with other values for its parameters; RS213 for a parameter it has not, RS205 beyond 63 bits."""
     known = [p.name for p in schedule.parameters]
     found = Collector()
@@ -158,13 +165,14 @@ class _Files:
     failed: set[Path] = field(default_factory=set)
     chain: list[tuple[Path, str]] = field(default_factory=list)
 
-    def load(self, path: str, text: str | None = None) -> Schedule:
+    def load(self, path: str, text: str | None = None) -> Schedule | Chain:
         content = read_text(path) if text is None else decode(text.encode("utf-8", errors="surrogatepass"), path)
         self.chain.append((Path(path).resolve(), path))
         try:
             tree = parse_tree(content, path)
             check_shape(tree)
-            return _Reader(path, tree, self).schedule()
+            reader = _Reader(path, tree, self)
+            return reader.chain() if "chain" in tree else reader.schedule()
         finally:
             self.chain.pop()
 
@@ -191,7 +199,11 @@ class _Files:
         if len(self.chain) >= MAX_USE_DEPTH:
             raise fail("RS122", f"`use:` goes more than {MAX_USE_DEPTH} files deep", span)
         try:
-            self.done[real] = self.load(str(file))
+            found = self.load(str(file))
+            if isinstance(found, Chain):
+                help = "a chain is compiled by itself; use its links"
+                raise fail("RS216", f"`{name[:100]}` is a chain", span, "only a schedule can be used", help)
+            self.done[real] = found
         except DiagnosticError as error:
             self.failed.add(real)
             if all(d.primary is None for d in error.diagnostics):  # about the file as a whole: point at the `use:`
@@ -251,12 +263,7 @@ class _Reader:
 
     def schedule(self) -> Schedule:
         tree = self.tree
-        name = _as(Scalar, tree["schedule"]).text
-        fault = name_fault(name.value)
-        if fault:
-            suggestion = re.sub(r"\W+", "_", name.value, flags=re.ASCII).strip("_")
-            help = f"write `schedule: {suggestion}`" if suggestion and name_fault(suggestion) is None else None
-            self._add("RS115", "the schedule's name cannot be used", name.span, fault, help)
+        name = self._name()
         self.parameters = self._parameters()
         scope = _Scope(tuple(p.name for p in self.parameters), "")
         topology = self._topology(tree["topology"], scope)
@@ -268,11 +275,7 @@ class _Reader:
         items = self._items(_as(Sequence, steps.value), scope)
         compute = self._compute(collective)
         lowering = self._lowering()
-        self._report_unknown()
-        self.found.diagnostics.sort(key=place)
-        del self.found.diagnostics[MAX_FINDINGS:]
-        self.found.check()
-        description = tree.entry("description")
+        self._check()
         return Schedule(
             name=name.value,
             collective=collective,
@@ -282,14 +285,70 @@ class _Reader:
             items=items,
             compute=compute,
             lowering=lowering,
-            description=" ".join(_as(Scalar, description.value).text.value.split())
-            if description and plain(description.value) is not None
-            else "",
+            description=self._description(),
             path=self.path,
             span=name.span,
             steps_span=steps.key.span,
             chunks_span=chunks.span,
         )
+
+    def chain(self) -> Chain:
+        name = self._name()
+        self.parameters = self._parameters()
+        scope = _Scope(tuple(p.name for p in self.parameters), "")
+        topology = self._topology(self.tree["topology"], scope)
+        links = tuple(self._link(_as(Mapping, item)) for item in _as(Sequence, self.tree["chain"]).items)
+        self._check()
+        return Chain(
+            name=name.value,
+            topology=topology,
+            parameters=self.parameters,
+            links=links,
+            description=self._description(),
+            path=self.path,
+            span=name.span,
+        )
+
+    def _link(self, node: Mapping) -> Link:
+        path = _as(Scalar, node["use"]).text
+        schedule = _nothing(path.value)
+        try:
+            schedule = self.files.used(path.value, path.span, self.path) or schedule
+        except DiagnosticError as error:
+            self.found.diagnostics.extend(error.diagnostics)
+        else:
+            if schedule.compute is None:
+                self._add(
+                    "RS217",
+                    f"`{path.value}` multiplies nothing",
+                    path.span,
+                    "has no `compute:`",
+                    "the links of a chain are collective matmuls, such as all_gather_matmul",
+                )
+        epilogue = cast("Epilogue | None", plain(node["epilogue"]) if "epilogue" in node else None)
+        return Link(path=path.value, schedule=schedule, epilogue=epilogue, span=path.span)
+
+    def _name(self) -> Text:
+        name = _as(Scalar, self.tree["schedule"]).text
+        fault = name_fault(name.value)
+        if fault:
+            suggestion = re.sub(r"\W+", "_", name.value, flags=re.ASCII).strip("_")
+            help = f"write `schedule: {suggestion}`" if suggestion and name_fault(suggestion) is None else None
+            self._add("RS115", "the schedule's name cannot be used", name.span, fault, help)
+        return name
+
+    def _description(self) -> str:
+        entry = self.tree.entry("description")
+        if entry is None or plain(entry.value) is None:
+            return ""
+        return " ".join(_as(Scalar, entry.value).text.value.split())
+
+    def _check(self) -> None:
+        """Raises what was found, in the order of the file."""
+        self._report_unknown()
+        self.found.diagnostics.sort(key=place)
+        del self.found.diagnostics[MAX_FINDINGS:]
+        self.found.check()
 
     def _parameters(self) -> tuple[Parameter, ...]:
         if "params" not in self.tree:

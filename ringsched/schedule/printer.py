@@ -18,8 +18,10 @@ from ringsched.schedule.notation import show_chunk, show_range
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Beside,
+    Chain,
     Collective,
     Item,
+    Link,
     Loop,
     Lowering,
     Rank,
@@ -39,11 +41,17 @@ _NOWHERE = Span(path="", line=0, column=0, end_line=0, end_column=0)
 # -- Schedule → tree ------------------------------------------------------------------------------------------------
 
 
-def print_schedule(schedule: Schedule) -> str:
+def print_schedule(schedule: Schedule | Chain) -> str:
     """The file that loads as `schedule`; the same bytes for equal schedules."""
     entries: dict[str, Tree] = {"schedule": _text(schedule.name)}
     if schedule.description:
         entries["description"] = _text(schedule.description)
+    if isinstance(schedule, Chain):
+        entries["topology"] = _topology(schedule.topology)
+        if schedule.parameters:
+            entries["params"] = _mapping({p.name: _literal(str(p.value)) for p in schedule.parameters})
+        entries["chain"] = _sequence(_link(link) for link in schedule.links)
+        return emit(_mapping(entries))
     entries["collective"] = _collective(schedule.collective)
     entries["topology"] = _topology(schedule.topology)
     if schedule.parameters:
@@ -57,6 +65,13 @@ def print_schedule(schedule: Schedule) -> str:
     if lowering:
         entries["lowering"] = _mapping(lowering)
     return emit(_mapping(entries))
+
+
+def _link(link: Link) -> Tree:
+    entries: dict[str, Tree] = {"use": _text(link.path)}
+    if link.epilogue is not None:
+        entries["epilogue"] = _text(link.epilogue)
+    return _mapping(entries)
 
 
 def _collective(collective: Collective) -> Tree:

@@ -8,6 +8,8 @@
     use        ::= another Schedule, on a part of the chunks
     beside     ::= use …                               the n-th steps of all of them form one step
     transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
+    chain      ::= name topology params link …         schedules that multiply, one after the other in each layer
+    link       ::= another Schedule [epilogue]
 
 No buffers and no semaphores. Nodes are immutable, carry their place in the file and compare without it.
 """
@@ -20,6 +22,7 @@ from typing import Literal
 from ringsched.diagnostics import Span
 from ringsched.expr import Expr
 
+Epilogue = Literal["gelu", "gelu_exact", "silu", "relu"]
 CollectiveKind = Literal[
     "all_gather",
     "reduce_scatter",
@@ -189,3 +192,41 @@ class Schedule:
     span: Span | None = field(default=None, compare=False)
     steps_span: Span | None = field(default=None, compare=False)
     chunks_span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A schedule that multiplies, as a part of a chain; its parameters are the chain's of the same names.
+
+    epilogue: is applied to its result, None: nothing is.
+    """
+
+    path: str  # as written
+    schedule: Schedule
+    epilogue: Epilogue | None = None
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Links that run one after the other in each layer; what one gives, the next takes, the first in the next layer.
+
+    Each link multiplies by a weight of its own, which has as many layers as the call gives it.
+    """
+
+    name: str
+    topology: TopologySpec
+    parameters: tuple[Parameter, ...]
+    links: tuple[Link, ...]
+    description: str = field(default="", compare=False)
+    path: str = field(default="", compare=False)
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """What a layer of a chain computes: for each link when it multiplies, and its epilogue."""
+
+    shard: Shard
+    moments: tuple[Moment, ...]
+    epilogues: tuple[Epilogue | None, ...]

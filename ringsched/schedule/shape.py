@@ -7,6 +7,7 @@ knows nothing of places. All that is mended here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping as Table
 from collections.abc import Sequence as Errors
 from dataclasses import replace
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.schedule.tree import Mapping, Scalar, Sequence, Tree, plain
 from ringsched.schedule.vocabulary import (
+    CHAIN_KEYS,
     COLLECTIVES,
     COMPUTE_KEYS,
+    EPILOGUES,
     FILE_KEYS,
     ITEM_KEYS,
     ITEM_NAMES,
+    LINK_KEYS,
     LOWERING_KEYS,
     MOMENTS,
     ROOTED,
@@ -55,6 +59,8 @@ _EXAMPLES = {
     "multiply": "multiply: on arrival, or multiply: before sending",
     "shard": "shard: rows, or shard: features",
     "lowering": "lowering: {slots: 2}",
+    "chain": "chain: and under it a list of `- use: FILE`",
+    "epilogue": "epilogue: gelu",
     "slots": "slots: 2",
     "semaphores": "semaphores: 2",
     "unroll": "unroll: true",
@@ -89,10 +95,10 @@ def check_shape(tree: Mapping) -> None:
         return
     from pydantic import ValidationError
 
-    from ringsched.schedule.surface import FileModel
+    from ringsched.schedule.surface import ChainModel, FileModel
 
     try:
-        FileModel.model_validate(plain(tree))
+        (ChainModel if "chain" in tree else FileModel).model_validate(plain(tree))
         found: list[Diagnostic] = []
     except ValidationError as error:
         found = _translate(error.errors(include_url=False)[:MAX_FINDINGS], tree)
@@ -106,6 +112,8 @@ def check_shape(tree: Mapping) -> None:
 
 def plainly_right(data: object) -> bool:
     """True only if the models accept `data` (a test compares the two); False says nothing."""
+    if isinstance(data, dict) and "chain" in data:
+        return _chain_right(data)
     if not isinstance(data, dict) or not set(data) <= set(FILE_KEYS) or not isinstance(data.get("schedule"), str):
         return False
     collective, topology, chunks = data.get("collective"), data.get("topology"), data.get("chunks")
@@ -114,19 +122,42 @@ def plainly_right(data: object) -> bool:
             return False
     elif collective not in COLLECTIVES:
         return False
+    if not _topology_right(topology):
+        return False
+    if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
+        return False
+    if not _compute_right(data.get("compute", {"multiply": MOMENTS[0]})) or not _parameters_right(data):
+        return False
+    return _list_of(chunks, 8) and _items_right(data.get("steps"))
+
+
+def _chain_right(data: Table[object, object]) -> bool:
+    texts = isinstance(data.get("schedule"), str) and isinstance(data.get("description", ""), str)
+    if not set(data) <= set(CHAIN_KEYS) or not texts or not _topology_right(data.get("topology")):
+        return False
+    links = data["chain"]
+    if not isinstance(links, list) or not links or not _parameters_right(data):
+        return False
+    return all(isinstance(link, dict) and _link_right(link) for link in links)
+
+
+def _link_right(link: Table[object, object]) -> bool:
+    keys = set(link) <= set(LINK_KEYS) and isinstance(link.get("use"), str)
+    return keys and link.get("epilogue", EPILOGUES[0]) in EPILOGUES
+
+
+def _topology_right(topology: object) -> bool:
     if not isinstance(topology, dict) or len(topology) != 1:
         return False
     kind, sides = next(iter(topology.items()))
-    if not (_written(sides) if kind in ("ring", "line") else kind in ("mesh", "torus") and _list_of(sides, 3)):
-        return False  # links too: let the models judge
-    if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
-        return False
-    if not _compute_right(data.get("compute", {"multiply": MOMENTS[0]})):
-        return False
+    if kind in ("ring", "line"):
+        return _written(sides)
+    return kind in ("mesh", "torus") and _list_of(sides, 3)  # links too: let the models judge
+
+
+def _parameters_right(data: Table[object, object]) -> bool:
     parameters = data.get("params", {})
-    if not isinstance(parameters, dict) or not all(type(value) is int for value in parameters.values()):
-        return False
-    return _list_of(chunks, 8) and _items_right(data.get("steps"))
+    return isinstance(parameters, dict) and all(type(value) is int for value in parameters.values())
 
 
 def _compute_right(compute: object) -> bool:
@@ -222,10 +253,10 @@ def _walk(loc: tuple[Any, ...], tree: Tree) -> tuple[Tree, str, str]:
     return tree, key, kind
 
 
-def _allowed(loc: tuple[Any, ...], key: str, kind: str) -> tuple[tuple[str, ...], str]:
-    """The keys that the mapping at `loc` may have, and what to call it."""
+def _allowed(loc: tuple[Any, ...], key: str, kind: str, chain: bool) -> tuple[tuple[str, ...], str]:
+    """The keys that the mapping at `loc` may have, and what to call it. `chain`: in the file of a chain."""
     if not loc:
-        return FILE_KEYS, "a schedule file"
+        return (CHAIN_KEYS, "a chain") if chain else (FILE_KEYS, "a schedule file")
     if kind in ITEM_KEYS:
         return ITEM_KEYS[kind], ITEM_NAMES[kind]
     table = {
@@ -235,6 +266,7 @@ def _allowed(loc: tuple[Any, ...], key: str, kind: str) -> tuple[tuple[str, ...]
         "topology": (TOPOLOGIES, "`topology:`"),
         "step": (TRANSFER_KEYS, "a transfer"),
         "beside": (ITEM_KEYS["<use>"], "a `use:`"),
+        "chain": (LINK_KEYS, "a link of a chain"),
     }
     return table[key]
 
@@ -242,7 +274,7 @@ def _allowed(loc: tuple[Any, ...], key: str, kind: str) -> tuple[tuple[str, ...]
 def _keys(loc: tuple[Any, ...], unknown: list[str], missing: list[str], tree: Mapping) -> list[Diagnostic]:
     node, key, kind = _walk(loc, tree)
     assert isinstance(node, Mapping)
-    allowed, owner = _allowed(loc, key, kind)
+    allowed, owner = _allowed(loc, key, kind, "chain" in tree)
     missing = list(missing)
     found: list[Diagnostic] = []
     foreign = [name for name in unknown if closest(name, missing) is None and _elsewhere(name)]
@@ -276,6 +308,10 @@ def _elsewhere(name: str) -> str | None:
         return "the top of the file"
     if name in COMPUTE_KEYS:
         return "`compute:`"
+    if name == "chain":
+        return "the top of the file"
+    if name == "epilogue":
+        return "a link of a chain"
     return "`lowering:`" if name in LOWERING_KEYS else None
 
 
@@ -286,7 +322,7 @@ def _unknown_key(name: str, span: Span, owner: str, near: str | None, allowed: t
     if near is not None:
         label = f"did you mean `{near}`?"
     else:
-        label = f"belongs to {other}" if other else f"not a key of {owner}"
+        label = f"belongs to {other}" if other and owner != "a chain" else f"not a key of {owner}"
     return Diagnostic(code="RS110", message=f"unknown key `{shown}`", primary=Label(span=span, text=label), help=keys)
 
 
@@ -366,7 +402,7 @@ def _fault(error: Any, tree: Mapping) -> Diagnostic:
         if kind == "string_type" and key in ("send", "on", "for", "each"):
             wanted = "a chunk" if key in ("send", "on") else "a range"
         if kind == "model_type" and element:
-            wanted = "a mapping such as `send: …`"
+            wanted = f"a mapping such as `{'use' if key in ('chain', 'beside') else 'send'}: …`"
         if key in ("collective", "topology"):
             wanted = "a name or a mapping" if key == "collective" else "a mapping"
         message = f"{subject} must be {wanted}, found {_describe(node)}"

@@ -4,6 +4,8 @@
     item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]}
     transfer ::= {send: CHUNK, to: RANK, [op:] [when:] [from:] [each: RANGE]}
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
+    chain    ::= schedule [description] topology [params] {chain: [link …]}        a file of its own
+    link     ::= {use: FILE, [epilogue:]}
 
 Expressions are checked later, where their columns are known; here they are text or an integer. The only module that
 imports pydantic: untrusted text and the JSON schema end here.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ringsched.schedule.vocabulary import COLLECTIVES, ITEM_KEYS, item_kind
@@ -178,12 +180,31 @@ class FileModel(Model):
     lowering: LoweringModel | None = None
 
 
+class LinkModel(Model):
+    """A schedule that multiplies, as a part of a chain."""
+
+    use: str
+    epilogue: Literal["gelu", "gelu_exact", "silu", "relu"] | None = Field(
+        default=None, description="is applied to the result, elementwise"
+    )
+
+
+class ChainModel(Model):
+    """A ringsched chain: collective matmuls one after the other, in each of several layers."""
+
+    schedule: str = Field(description="the chain's name, an identifier")
+    description: str | None = None
+    topology: TopologyModel
+    params: dict[str, int] = Field(default_factory=dict, description="integer parameters and their defaults")
+    chain: Annotated[list[LinkModel], Field(min_length=1)]
+
+
 assert set(COLLECTIVES) == set(CollectiveName.__args__) and len(ITEM_KEYS) == 5  # type: ignore[attr-defined]
 
 
 def json_schema() -> dict[str, object]:
-    """The JSON schema of a schedule file, for editors."""
-    schema: dict[str, object] = FileModel.model_json_schema(by_alias=True)
+    """The JSON schema of a schedule file, for editors: one of a schedule or of a chain."""
+    schema: dict[str, Any] = TypeAdapter(FileModel | ChainModel).json_schema(by_alias=True)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "ringsched schedule"
     return schema

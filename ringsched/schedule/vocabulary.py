@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 FILE_KEYS = ("schedule", "description", "collective", "topology", "params", "chunks", "compute", "steps", "lowering")
+CHAIN_KEYS = ("schedule", "description", "topology", "params", "chain")
+LINK_KEYS = ("use", "epilogue")
+EPILOGUES = ("gelu", "gelu_exact", "silu", "relu")
 TRANSFER_KEYS = ("send", "each", "from", "to", "op", "when")
 ITEM_KEYS: dict[str, tuple[str, ...]] = {
     "<transfer>": TRANSFER_KEYS,

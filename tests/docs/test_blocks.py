@@ -24,7 +24,7 @@ def test_schedules_are_right(page: str, number: int, block: str, tmp_path: Path)
     schedule = load(path)
     for size in (1, 2, 3, 4, 5, 8):
         proven = prove(set_parameters(schedule, {"N": size}))
-        assert proven.flat.topology.ranks == size
+        assert proven.topology.ranks == size
 
 
 def test_shown_schedules_are_the_shipped_ones(tmp_path: Path) -> None:

@@ -354,10 +354,11 @@ def test_sources_are_those_of_the_findings(tmp_path: Path) -> None:
 
 def test_json_schema_names_every_key() -> None:
     schema = json_schema()
-    properties = schema["properties"]
-    assert isinstance(properties, dict)
-    assert set(properties) == set(FileModel.model_fields)
-    assert schema["required"] == ["schedule", "collective", "topology", "chunks", "steps"]
+    defined = schema["$defs"]
+    assert isinstance(defined, dict)
+    assert set(defined["FileModel"]["properties"]) == set(FileModel.model_fields)
+    assert defined["FileModel"]["required"] == ["schedule", "collective", "topology", "chunks", "steps"]
+    assert defined["ChainModel"]["required"] == ["schedule", "topology", "chain"]
     text = str(schema)
     for key in ("'for'", "'with'", "'from'", "'send'", "'beside'", "'slots'"):
         assert key in text

@@ -1,0 +1,252 @@
+"""The functions around the kernel of a chain: how operands are cut into units and the result put together.
+
+x and result on a rank: [rows, width_0], a shard along rows or along features
+weight k (from 1)       a link that gathers    [layers, depth, width_k]; along features its depth is N * width_{k - 1}
+                        a link that scatters   [layers, width_{k - 1}, cols]; along features cols is N * width_k
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringsched.codegen.kernel import Unit
+from ringsched.codegen.lines import call, listed, paragraph
+from ringsched.collectives import Promise
+from ringsched.lower.chain import activation, fetched, weight
+from ringsched.program.program import Buffer, Program
+from ringsched.schedule.schedule import Chain, Multiply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """The texts of one chain. `promise`: of the first link; all cut shards in the same way."""
+
+    chain: Chain
+    promise: Promise
+
+    @property
+    def name(self) -> str:
+        return self.chain.name
+
+    @property
+    def count(self) -> int:
+        return len(self.chain.links)
+
+    @property
+    def by_rows(self) -> bool:
+        return self._compute(1).shard == "rows"
+
+    @property
+    def weights(self) -> list[str]:
+        return [weight(number) for number in range(1, self.count + 1)]
+
+    def _compute(self, number: int) -> Multiply:
+        compute = self.chain.links[number - 1].schedule.compute
+        assert compute is not None
+        return compute
+
+    def _gathers(self, number: int) -> bool:
+        return self._compute(number).moment == "on arrival"
+
+    def _in_columns(self, number: int) -> bool:
+        """Whether units of the weight are blocks of its columns."""
+        return not self.by_rows and not self._gathers(number)
+
+    # -- what the kernel's buffers are made of ------------------------------------------------------------------------
+
+    def units(self, program: Program) -> dict[str, Unit]:
+        """The dimensions of each buffer's unit."""
+        found = {b.name: self._unit(b) for b in program.buffers if b.name not in self.weights}
+        for number in range(1, self.count + 1):
+            unit = Unit(rows=_width(number - 1), cols=_width(number % self.count), in_columns=self._in_columns(number))
+            found[fetched(number)] = unit
+            found[weight(number)] = Unit(rows=unit.rows, cols=unit.cols, in_columns=unit.in_columns, layers=True)
+        return found
+
+    def _unit(self, buffer: Buffer) -> Unit:
+        if buffer.name in ("x", "o"):
+            return Unit(rows="rows", cols=_width(0))
+        name, number = self._link_of(buffer)
+        wide = number - 1 if name in ("x", "gathered") else number % self.count
+        return Unit(rows="rows", cols=_width(wide))
+
+    def _link_of(self, buffer: Buffer) -> tuple[str, int]:
+        """A scratch buffer's name in the Program of its link, and the link's number."""
+        for number in range(1, self.count + 1):
+            if buffer.name == activation(number - 1, self.count):
+                return "x", number
+            if buffer.name == fetched(number):
+                return "w", number
+        name, _, number_ = buffer.name.rpartition("_")
+        return name, int(number_)
+
+    def finishes(self) -> dict[str, str]:
+        """Buffer → the epilogue of what is computed into it."""
+        return {activation(number, self.count): f"finishes[{number - 1}]" for number in range(1, self.count + 1)}
+
+    # -- functions ----------------------------------------------------------------------------------------------------
+
+    def public(self) -> list[str]:
+        """The function for use inside shard_map."""
+        operands = ", ".join(["x", *self.weights])
+        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "partial_dtype=None", "interpret=None"]
+        epilogues = [link.epilogue for link in self.chain.links]
+        shapes = f"x: this rank's shard along its {'rows' if self.by_rows else 'features'}; {self._weights_text()}"
+        return [
+            *call(f"def {self.name}(", [*options, "collective_id=None"], 0, "):"),
+            f'    """{self.count} products in each layer; one kernel runs all layers.',
+            "",
+            *paragraph(shapes, 4),
+            "    The same as _by_lax, below.",
+            "    axis_name: a mesh axis, or one for each side of the topology.",
+            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
+            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for',
+            "    each product, None for none; a single one is that of the first.",
+            f"    None: {tuple(epilogues)!r}.".replace("'", '"'),
+            "    partial_dtype: in which sums travel; None: that of x.",
+            "    interpret: None interprets the kernel where there is no TPU.",
+            "    collective_id: None derives it from the barrier and the mesh axes.",
+            "    Raises ValueError where shapes do not match or do not fit VMEM.",
+            '    """',
+            f'    name = "{self.name}"',
+            "    call = _Call(name, axis_name, interpret, collective_id)",
+            f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
+            "    _check_chain(call, x, weights, _WIDTHS)",
+            "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
+            "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
+            "    rest = (finishes, partial)",
+            "    return _differentiable(call, _forward, _by_lax, x, tuple(weights), *rest)",
+            "",
+            "",
+            "# By how much more than the width before a weight has rows; into how many shards its",
+            "# columns are cut.",
+            f"_WIDTHS = ({', '.join(map(self._factors, range(1, self.count + 1)))})",
+            f"_EPILOGUES = {tuple(epilogues)!r}".replace("'", '"'),
+            "",
+            "",
+            *self._by_lax(),
+        ]
+
+    def _weights_text(self) -> str:
+        texts = []
+        for number, name in enumerate(self.weights, 1):
+            rows = "N * " if not self.by_rows and self._gathers(number) else ""
+            cols = "N * " if self._in_columns(number) else ""
+            texts.append(f"{name}: [layers, {rows}{_width(number - 1)}, {cols}{_width(number % self.count)}]")
+        return f"{', '.join(texts)}, this rank's own."
+
+    def _factors(self, number: int) -> str:
+        if self.by_rows:
+            return "(1, 1)"
+        return "(N, 1)" if self._gathers(number) else "(1, N)"
+
+    def _by_lax(self) -> list[str]:
+        along = 0 if self.by_rows else 1
+        lines = ["def _by_lax(x, weights, a, finishes, *_):", '    """What the kernel computes, by jax.lax."""', ""]
+        lines += ["    def layer(x, weights):"]
+        for number in range(1, self.count + 1):
+            product = f"_dot(x, weights[{number - 1}])"
+            if self._gathers(number):
+                lines.append(f"        y = lax.all_gather(x, a, axis={along}, tiled=True)")
+                product = f"_dot(y, weights[{number - 1}])"
+                lines.append(f"        y = {product}")
+            else:
+                lines.append(f"        y = {product}")
+                lines.append(f"        y = lax.psum_scatter(y, a, scatter_dimension={along}, tiled=True)")
+            lines.append(f"        x = _finished(y, finishes[{number - 1}], x.dtype)")
+        return [*lines, "        return x, None", "", "    return lax.scan(layer, x, weights)[0]"]
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        shard = "P(a, None)" if self.by_rows else "P(None, a)"
+        specs = [shard]
+        specs += ["P(None, None, a)" if self._gathers(n) else "P(None, a, None)" for n in range(1, self.count + 1)]
+        head = ["x", *self.weights, "*", "mesh", "axis_name", "**options"]
+        return [
+            *call(f"def {self.name}_sharded(", head, 0, "):"),
+            f'    """{self.name} of whole arrays on the devices of `mesh`."""',
+            f"    a, function = axis_name, {self.name}",
+            *listed_specs(specs),
+            "",
+            "    def apply(*operands):",
+            "        return function(*operands, axis_name=axis_name, **options)",
+            "",
+            f"    pairs = zip((x, {', '.join(self.weights)}), in_specs, strict=True)",
+            "    operands = [jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs]",
+            '    specs = {"in_specs": in_specs, "out_specs": in_specs[0]}',
+            "    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(*operands)",
+        ]
+
+    def forward(self) -> list[str]:
+        """`_forward(call, x, weights, …)`: cut and pad, launch, put together."""
+        parts = math.prod(self.promise.dims[self.promise.group :])
+        lines = [
+            f"{', '.join(self.weights)} = weights",
+            "m, width_0 = x.shape",
+        ]
+        for number in range(1, self.count):
+            shares = " // N" if self._in_columns(number) else ""
+            lines.append(f"width_{number} = {weight(number)}.shape[2]{shares}")
+        lines.append("units = [")
+        for number in range(1, self.count + 1):
+            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self._gathers(number) else "(1, 1, PARTS)"
+            sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
+            lines.append(f"    _Units({sizes}, {cut}, x.dtype, x.dtype, partial),")
+        lines.append("]")
+        lines.append("rows, cols = units[0].rows, units[0].depth")
+        if self.by_rows:
+            lines.append("x = _padded(x, PARTS * rows, cols)")
+        else:
+            lines.append("x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)")
+            lines.append("x = jnp.moveaxis(x, 1, 0)")
+        for number, name in enumerate(self.weights, 1):
+            unit = f"units[{number - 1}]"
+            if self.by_rows:
+                lines.append(f"{name} = _padded({name}, {unit}.depth, {unit}.cols)")
+            elif self._gathers(number):
+                lines.append(f"{name} = _weight_of_gather({name}, {unit}, PARTS)")
+            else:
+                lines.append(f"{name} = _weight_of_scatter({name}, {unit}, PARTS)")
+        finishes = ", ".join(self.weights)
+        lines += [f"weights = ({finishes})", "y = _launch_chain(call, _kernel, x, weights, _SPEC, units, finishes)"]
+        if self.by_rows:
+            lines.append("return y.reshape(PARTS * rows, cols)[:m, :width_0]")
+        else:
+            lines.append("y = jnp.moveaxis(y.reshape(PARTS, rows, cols), 0, 1)")
+            lines.append("return y.reshape(rows, PARTS * cols)[:m, :width_0]")
+        head = "def _forward(call, x, weights, finishes, partial):"
+        return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in lines)]
+
+    def spec(self, program: Program) -> Iterator[str]:
+        """What `_launch_chain` has to know: each buffer's grid, what its units are, and of which link."""
+        kinds = {"x": "x", "gathered": "x", "total": "sum", "partial": "sum"}
+        yield "# Grids of units, of which kind they are, of which product; semaphores, the barrier."
+        yield "_SPEC = {"
+        for name in ("x", "o"):
+            yield f'    "{name}": {program.buffer(name).shape!r},'
+        grids = [program.buffer(name).shape[1:] for name in self.weights]
+        shown = ["None" if self._in_columns(n) else repr(grid) for n, grid in enumerate(grids, 1)]
+        yield from listed("weights", [f"{grid}," for grid in shown])
+        rows = []
+        for b in program.buffers:
+            if b.space == "scratch":
+                name, number = self._link_of(b)
+                kind = kinds.get(name, "partial")
+                if name == "w":
+                    kind = "columns" if self._in_columns(number) else "w"
+                rows.append(f'({b.shape!r}, "{kind}", {number - 1}),  # {b.name}')
+        yield from listed("scratch", rows)
+
+
+def listed_specs(specs: list[str]) -> list[str]:
+    """`in_specs = (…)`, a line if it fits."""
+    line = f"    in_specs = ({', '.join(specs)})"
+    if len(line) <= 88:
+        return [line]
+    return ["    in_specs = (", *(f"        {spec}," for spec in specs), "    )"]
+
+
+def _width(number: int) -> str:
+    return f"width_{number}"

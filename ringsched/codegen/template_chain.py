@@ -1,0 +1,173 @@
+"""The further part that is the same in the modules of all chains; see template.py.
+
+Everything after the marker is copied into the module, in front of what template_multiply.py has.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from ringsched.codegen.template_multiply import _DEPTH, _dot, _epilogue, _padded
+
+N = 4
+
+# ==== marker ====
+# How the layers of a chain are run. What follows is the same in all modules of chains.
+
+
+def _weight_of_gather(w, units, parts):
+    """w [layers, N * depth, cols] as blocks of rows, padded: one for each unit of x."""
+    layers, depth, cols = w.shape
+    w = w.reshape(layers, N, depth // N, cols)
+    return _padded(w, parts * units.depth, units.cols)
+
+
+def _weight_of_scatter(w, units, parts):
+    """w [layers, depth, N * cols], padded: each unit of the result has its block of columns."""
+    layers, depth, cols = w.shape
+    w = _padded(w.reshape(layers, depth, N, cols // N), N, parts * units.cols)
+    w = jnp.pad(w, ((0, 0), (0, units.depth - depth), (0, 0), (0, 0)))
+    return w.reshape(layers, units.depth, N * parts * units.cols)
+
+
+def _multiply_all(y_ref, plus_ref, *factors, finish=None):
+    """y = x @ w for each x and w of `factors`, summed up, plus what there is already."""
+    y = None if plus_ref is None else plus_ref[...]
+    for x, w in _blocks(factors):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
+    if finish is not None:
+        y = finish(y)
+    y_ref[...] = y.astype(y_ref.dtype)
+
+
+def _multiply_columns(x_ref, w_ref, *y_refs, finish=None):
+    """y = x @ w, for each y its block of columns."""
+    y = None
+    for x, w in _blocks((x_ref, w_ref)):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
+    if finish is not None:
+        y = finish(y)
+    start = 0
+    for y_ref in y_refs:
+        cols = y_ref.shape[-1]
+        y_ref[...] = y[:, start : start + cols].astype(y_ref.dtype)
+        start += cols
+
+
+def _blocks(factors):
+    """x and w in pieces of _DEPTH, of which one may be put together from several."""
+    xs, ws = [], []
+    for x_ref, w_ref in zip(factors[::2], factors[1::2], strict=True):
+        depth = x_ref.shape[-1]
+        for start in range(0, depth, _DEPTH):
+            block = pl.ds(start, min(_DEPTH, depth - start))
+            if xs and sum(x.shape[1] for x in xs) + block.size > _DEPTH:
+                yield _joined(xs, 1), _joined(ws, 0)
+                xs, ws = [], []
+            xs.append(x_ref[:, block])
+            ws.append(w_ref[block])
+    yield _joined(xs, 1), _joined(ws, 0)
+
+
+def _joined(parts, axis):
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
+
+
+def _launch_chain(call, kernel, x, weights, spec, units, finishes):
+    """Runs a kernel on units of x and weights; gives the units of the result."""
+    rows, cols, dtype = units[-1].kinds["o"]
+    layers = weights[0].shape[0]
+    types = jax.typeof(x).mat
+    scratch = []
+    for grid, kind, number in spec["scratch"]:
+        columns = math.prod(grid) if kind == "columns" else 1
+        *tile, each = units[number].kinds["w" if kind == "columns" else kind]
+        shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
+        scratch.append(pltpu.VMEM(shape, each))
+    sizes = {"x": x.size * x.dtype.itemsize}
+    sizes["o"] = math.prod(spec["o"]) * rows * cols * dtype.itemsize
+    sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
+    if sum(sizes.values()) > call.vmem_bytes:
+        parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
+        have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
+        raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
+    x = x.reshape(*spec["x"], *units[0].kinds["x"][:2])
+    weights = [
+        w if grid is None else w.reshape(layers, *grid, *unit.kinds["w"][:2])
+        for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
+    ]
+
+    def body(*refs):
+        options = {"axes": call.axes, "layers": layers, "finishes": finishes}
+        kernel(*call.coordinates(), *refs, **options)
+
+    place = pl.BlockSpec(memory_space=pltpu.VMEM)
+    far = pl.BlockSpec(memory_space=pltpu.HBM)
+    shape = (*spec["o"], rows, cols)
+    return pl.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
+        in_specs=[place] + [far] * len(weights),
+        out_specs=place,
+        scratch_shapes=scratch + spec["semaphores"],
+        compiler_params=pltpu.CompilerParams(
+            collective_id=call.barrier_id(spec["barrier"]),
+            vmem_limit_bytes=call.vmem_bytes,
+            # Proven: no index out of bounds, no semaphore left over.
+            disable_bounds_checks=True,
+            disable_semaphore_checks=True,
+        ),
+        interpret=call.interpret,
+        name=call.name,
+    )(x, *weights)
+
+
+def _finished(y, finish, dtype):
+    return (y if finish is None else finish(y)).astype(dtype)
+
+
+def _epilogues(name, given, known):
+    """The functions that are applied to the products of a layer; `known`: by name."""
+    if not isinstance(given, (tuple, list)):
+        given = known if given is None else (given, *known[1:])
+    if len(given) != len(known):
+        have = f"{len(given)} epilogues for {len(known)} products"
+        raise ValueError(f"{name} is given {have}")
+    return tuple(_epilogue(name, each) for each in given)
+
+
+def _check_chain(call, x, weights, widths):
+    """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
+    if x.ndim != 2 or any(w.ndim != 3 for w in weights):
+        have = ", ".join(str(it.shape) for it in (x, *weights))
+        want = "[rows, cols] and [layers, rows, cols]"
+        raise ValueError(f"{call.name} takes {want}, not {have}")
+    dtypes = {it.dtype.name for it in (x, *weights)}
+    if len(dtypes) > 1:
+        have = ", ".join(sorted(dtypes))
+        raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
+        want = "floats of 32 bits at most"
+        raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
+    if any(it.size == 0 for it in (x, *weights)):
+        raise ValueError(f"{call.name} takes no empty operands")
+    if len({w.shape[0] for w in weights}) > 1:
+        have = ", ".join(str(w.shape) for w in weights)
+        raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
+    width = x.shape[1]
+    for number, w in enumerate(weights, 1):
+        factor, shares = widths[number - 1]
+        if w.shape[1] != factor * width:
+            times = f"{factor} * " if factor > 1 else ""
+            want = f"w{number} to have {times}{width} = {factor * width} rows"
+            raise ValueError(f"{call.name} needs {want}: it is {w.shape}")
+        if w.shape[2] % shares:
+            what = f"the {w.shape[2]} columns of w{number} out"
+            raise ValueError(f"{call.name} shares {what} among {N} ranks")
+        width = w.shape[2] // shares
+    if width != x.shape[1]:
+        have = f"it has {width} columns where x has {x.shape[1]}"
+        raise ValueError(f"{call.name} gives its result to the next layer: {have}")

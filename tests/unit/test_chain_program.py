@@ -1,0 +1,217 @@
+"""Chains: the file, whether links fit, and the Program of all layers with what is wrong in its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringsched.diagnostics import DiagnosticError, render
+from ringsched.lower.chain import LAYERS, PROVEN_LAYERS, chain_program
+from ringsched.pipeline import ProvenChain, compile_schedule, open_schedule, prove
+from ringsched.program.expand import expand
+from ringsched.program.printer import print_program
+from ringsched.program.program import Copy, Instruction, Loop, Program, Send, Signal, Wait, WaitDma, When
+from ringsched.schedule.loader import load, sources
+from ringsched.schedule.printer import format_text, print_schedule
+from ringsched.schedule.schedule import Chain
+from ringsched.verify.hazards import check_hazards
+
+FEATURES = ("all_gather_matmul_features", "matmul_reduce_scatter_features")
+PAIRS = {
+    "both ways": tuple(f"{name}_bidirectional" for name in FEATURES),
+    "one way": FEATURES,
+    "along rows": ("all_gather_matmul", "matmul_reduce_scatter"),
+    "along rows, both ways": ("all_gather_matmul_bidirectional", "matmul_reduce_scatter_bidirectional"),
+    "two pairs": FEATURES + FEATURES,
+}
+
+
+def text(*links: str, topology: str = "{ring: N}", params: str = "{N: 4}") -> str:
+    uses = "".join(f"  - use: {link}\n" for link in links)
+    return f"schedule: chain\ntopology: {topology}\nparams: {params}\nchain:\n{uses}"
+
+
+def proven(links: tuple[str, ...], ranks: int) -> ProvenChain:
+    chain = load("chain.yaml", text(*links, params=f"{{N: {ranks}}}"))
+    assert isinstance(chain, Chain)
+    return prove(chain)
+
+
+def program(links: tuple[str, ...], ranks: int, layers: int) -> Program:
+    return chain_program("chain", [link.lowered for link in proven(links, ranks).links], layers)
+
+
+def refused(content: str) -> str:
+    """The messages without colour."""
+    with pytest.raises(DiagnosticError) as caught:
+        prove(load("chain.yaml", content))
+    found = caught.value.diagnostics
+    return "\n".join(render(d, sources(found, {"chain.yaml": content})) for d in found)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_one() -> None:
+    chain = open_schedule("tp_mlp", {"N": 8})
+    assert isinstance(chain, Chain)
+    assert [link.epilogue for link in chain.links] == ["gelu", None]
+    assert [p.value for p in chain.parameters] == [8]
+    source = Path(chain.path).read_text(encoding="utf-8")
+    assert format_text(source, chain.path) == source
+
+
+def test_printed_and_loaded_again() -> None:
+    chain = load("chain.yaml", text(*FEATURES).replace("scatter_features", "scatter_features\n    epilogue: silu"))
+    assert isinstance(chain, Chain)
+    assert chain.links[1].epilogue == "silu"
+    assert load("chain.yaml", print_schedule(chain)) == chain
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (text(*FEATURES) + "    epilogue: gelo\n", "RS113"),
+        (text(*FEATURES) + "    with: {N: 4}\n", "unknown key `with`"),
+        (text(*FEATURES) + "chunks: [N]\n", "the keys of a chain are"),
+        (text("all_gather", FEATURES[1]), "RS217"),
+        (text("tp_mlp", FEATURES[1]), "`tp_mlp` is a chain"),
+        (text("all_gather_matmull", FEATURES[1]), "did you mean `all_gather_matmul`"),
+        (text(), "`chain` is empty"),
+    ],
+)
+def test_what_a_file_may_not_say(content: str, message: str) -> None:
+    assert message in refused(content)
+
+
+def test_a_chain_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "outer.yaml"
+    file.write_text(
+        "schedule: outer\ncollective: all_gather\ntopology: {ring: N}\nparams: {N: 4}\nchunks: [N]\n"
+        "steps:\n  - use: tp_mlp\n"
+    )
+    with pytest.raises(DiagnosticError) as caught:
+        load(file)
+    assert caught.value.diagnostics[0].code == "RS216"
+
+
+# -- do links fit? ----------------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_takes_something_else() -> None:
+    message = refused(text("all_gather_matmul_features", "matmul_reduce_scatter"))
+    assert "error[RS216]: `all_gather_matmul_features` does not fit behind `matmul_reduce_scatter`" in message
+    assert "takes shards of features" in message and "gives shards of rows" in message
+    assert "in the next layer" in message and "--> chain.yaml:5:10" in message
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        (("all_gather_matmul", "all_gather_matmul"), "takes shards of rows"),
+        (("all_gather_matmul_features", "matmul_all_reduce"), "gives the whole sum"),
+        ((FEATURES[0], f"{FEATURES[1]}_bidirectional"), "gives chunks [4]"),
+        ((FEATURES[1], FEATURES[0]), "RS607"),
+        ((FEATURES[0],), "gives features of each rank's own"),
+    ],
+)
+def test_links_that_do_not_fit(links: tuple[str, ...], message: str) -> None:
+    assert message in refused(text(*links))
+
+
+def test_other_ranks() -> None:
+    message = refused(text(*FEATURES, topology="{ring: M}", params="{N: 4, M: 8}"))
+    assert "RS216" in message and "it is for a ring of 4; this chain is for a ring of 8" in message
+
+
+# -- the Program ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 7, 8, 11])
+@pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
+def test_no_hazard(links: tuple[str, ...], ranks: int) -> None:
+    """One rank that stands for all, and each with a trace of its own: two calls in a row, one to four layers."""
+    link_programs = [link.lowered for link in proven(links, ranks).links]
+    for layers in (*PROVEN_LAYERS, 4):
+        whole = chain_program("chain", link_programs, layers)
+        assert check_hazards(expand(whole).execution, calls=2).ok
+        if ranks <= 5:
+            full = expand(whole, symmetric=False).execution
+            assert not full.symmetric and check_hazards(full, calls=2).ok
+
+
+def test_the_text_is_that_of_any_number_of_layers() -> None:
+    """Only the loop's bound, and that of the guards, is a number in one and a name in the other."""
+    lowered = [link.lowered for link in proven(PAIRS["both ways"], 4).links]
+    named, three = print_program(chain_program("c", lowered)), print_program(chain_program("c", lowered, 3))
+    renamed = named.replace(f"{LAYERS.name} - 1", "2").replace(f"< {LAYERS.name}", "< 3")
+    assert [line for line in renamed.splitlines() if "input" not in line] == [
+        line for line in three.splitlines() if "input" not in line
+    ]
+
+
+def test_layers_share_memory_and_weights_are_fetched_ahead() -> None:
+    shown = print_program(program(PAIRS["both ways"], 4, 3))
+    assert shown.count("gathered_1  ") == 1
+    fetches = [line.split("copy")[1].split("done:")[0].strip() for line in shown.splitlines() if " copy " in line]
+    assert fetches == [
+        "w1[0] → weights_1",
+        "w2[0] → weights_2",
+        "w1[layer + 1] → weights_1",
+        "w2[layer + 1] → weights_2",
+    ]
+
+
+# -- mutants ----------------------------------------------------------------------------------------------------------
+
+
+def without_one(body: tuple[Instruction, ...]) -> Iterator[tuple[Instruction, tuple[Instruction, ...]]]:
+    """Each wait, signal, send or copy removed, at any depth."""
+    for number, i in enumerate(body):
+        rest = (*body[:number], *body[number + 1 :])
+        match i:
+            case Loop() | When():
+                for removed, inner in without_one(i.body):
+                    yield removed, (*body[:number], replace(i, body=inner), *body[number + 1 :])
+            case Send() | Copy() | Signal() | Wait() | WaitDma():
+                yield i, rest
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
+def test_mutants_are_refused(links: tuple[str, ...]) -> None:
+    whole = program(links, 3, 3)
+    mutants = list(without_one(whole.body))
+    assert len(mutants) > 20
+    for removed, body in mutants:
+        report = check_hazards(expand(replace(whole, body=body)).execution, calls=2)
+        assert not report.ok, removed
+
+
+def test_credits_would_be_missed() -> None:
+    """A layer that does not wait for its terms runs into the next one's: so the check does look across layers."""
+    whole = program(FEATURES, 4, 2)
+    loop = next(i for i in whole.body if isinstance(i, Loop))
+    twice = tuple(i for i in loop.body for _ in range(2 if isinstance(i, Send) else 1))
+    body = tuple(replace(i, body=twice) if i is loop else i for i in whole.body)
+    assert not check_hazards(expand(replace(whole, body=body)).execution, calls=2).ok
+
+
+def test_a_weight_fetched_too_early() -> None:
+    """Before the last product by it: the copy and the product race."""
+    whole = program(PAIRS["both ways"], 4, 3)
+    loop = next(i for i in whole.body if isinstance(i, Loop))
+    fetch = next(i for i in loop.body if isinstance(i, When) and isinstance(i.body[0], Copy))
+    early = (fetch, *(i for i in loop.body if i is not fetch))
+    body = tuple(replace(i, body=early) if i is loop else i for i in whole.body)
+    assert check_hazards(expand(replace(whole, body=body)).execution, calls=2).races
+
+
+def test_compiled() -> None:
+    source = compile_schedule(open_schedule("tp_mlp")).source
+    assert "@pl.loop(0, layers)" in source
+    assert "of 1, 2 and 3 layers" in source
