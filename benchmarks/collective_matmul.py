@@ -14,14 +14,16 @@ from ringsched.operand import Operand
 from ringsched.pipeline import compile_schedule, open_schedule
 from ringsched.target.aot import TargetError, compile_for_target
 
-ROWS, DEPTH, WIDTH, RANKS = 256, 1024, 16384, 4
+ROWS, DEPTH, WIDTH, RANKS, LAYERS = 256, 1024, 16384, 4, 3
 SHAPES = {
     "all_gather_matmul": ((ROWS // RANKS, DEPTH), (DEPTH, WIDTH // RANKS)),
     "all_gather_matmul_features": ((ROWS, DEPTH // RANKS), (DEPTH, WIDTH // RANKS)),
     "matmul_reduce_scatter": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
     "matmul_reduce_scatter_features": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
     "matmul_all_reduce": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
+    "tp_mlp": ((ROWS, DEPTH // RANKS), (LAYERS, DEPTH, WIDTH // RANKS), (LAYERS, WIDTH // RANKS, DEPTH)),
 }
+ONE_WAY = ("matmul_all_reduce", "tp_mlp")  # have no twin that goes both ways under another name
 
 
 def main() -> None:
@@ -32,15 +34,16 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'schedule':<46} {'cycles':>8} {'of peak':>8} {'VMEM MiB':>9} {'seconds':>8}")
     for base, shapes in SHAPES.items():
-        for name in (base, f"{base}_bidirectional") if base != "matmul_all_reduce" else (base,):
+        for name in (base,) if base in ONE_WAY else (base, f"{base}_bidirectional"):
             if arguments.only in name:
                 print(row(name, shapes, arguments.target), flush=True)
 
 
-def row(name: str, shapes: tuple[tuple[int, int], tuple[int, int]], target: str) -> str:
+def row(name: str, shapes: tuple[tuple[int, ...], ...], target: str) -> str:
     """One schedule, compiled."""
     compiled = compile_schedule(open_schedule(name, {"N": RANKS}))
-    operands = tuple(Operand(name=n, shape=s, dtype="bfloat16") for n, s in zip("xw", shapes, strict=True))
+    names = ("x", "w") if len(shapes) == 2 else ("x", "w1", "w2")
+    operands = tuple(Operand(name=n, shape=s, dtype="bfloat16") for n, s in zip(names, shapes, strict=True))
     start = time.perf_counter()
     try:
         report = compile_for_target(
