@@ -4,7 +4,7 @@
 
 A chain goes through the first seven for each of its links; their Programs become one, and
 
-    fit → join → expand → hazards → generate
+    fit → join → expand → hazards → values → generate
 
 Each stage takes what the one before made. A stage that finds the user's input at fault raises `DiagnosticError`; a
 Program of our own making that is not right raises `InternalError`.
@@ -19,7 +19,7 @@ from typing import overload
 
 from ringsched.codegen.module import Kernel, chain_text, module_text
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
-from ringsched.lower.chain import PROVEN_LAYERS, chain_program, check_links, decisions
+from ringsched.lower.chain import PROVEN_LAYERS, activation, chain_program, check_links, decisions
 from ringsched.lower.lanes import find_lanes
 from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
@@ -28,11 +28,13 @@ from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_parameters, shipped_directory, shipped_names
 from ringsched.schedule.schedule import Chain, Layers, Link, Lowering, Multiply, Schedule
 from ringsched.topology import Topology, topology_of
+from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failing
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, WrongValue, check_values
 
+MOST_RANKS = 16  # of a chain whose joined Program is executed with numbers; its links are proven at any size
 CALLS = 2  # in a row: shows whether the barrier is strong enough
 
 
@@ -131,9 +133,28 @@ def _prove_chain(chain: Chain) -> ProvenChain:
             found = "; ".join(f.message for f in diagnose(report, execution))
             raise InternalError(f"the program of {layers} layers is wrong: {found}")
     program = chain_program(chain.name, lowered)
-    return ProvenChain(
-        schedule=chain, links=links, lowered=Lowered(program=program, decisions=decisions(chain.links, lowered))
-    )
+    joined = Lowered(program=program, decisions=decisions(chain.links, lowered))
+    proven = ProvenChain(schedule=chain, links=links, lowered=joined)
+    if topology.ranks <= MOST_RANKS:
+        _check_layers(proven)
+    return proven
+
+
+def _check_layers(proven: ProvenChain) -> None:
+    """Raises InternalError where the joined Program computes something else than its links one after the other."""
+    count = len(proven.links)
+    for layers in PROVEN_LAYERS:
+        program = chain_program(proven.schedule.name, [link.lowered for link in proven.links], layers)
+        wrong = wrong_ranks(
+            program,
+            expand(program, symmetric=False).execution,
+            proven.links[0].flat.promise,
+            proven.layers.shard,
+            proven.layers.moments,
+            [activation(number, count) for number in range(count)],
+        )
+        if wrong:
+            raise InternalError(f"the program of {layers} layers computes something else at rank {wrong[0]}")
 
 
 def _at(link: Link, chain: Chain) -> Schedule:

@@ -15,7 +15,7 @@ awaited, where a link waits or sends anyway: a core drains its matrix units at e
 What the Program computes. Each link's Program is proven by itself: it computes what it promises, ends, and leaves no
 semaphore over. So one interleaving of the whole is this: all ranks run link 1 of layer 0 to its end, then link 2, and
 so on; in it each link computes what it promises, of what the one before has left. Where the whole has no race, every
-interleaving computes the same.
+interleaving computes the same. (For up to 16 ranks, `verify.chain_values` also executes the whole with numbers.)
 
 For how many layers. Races, deadlock and leftovers are checked for 1, 2 and 3 layers. All layers but the last have one
 text, on the same memory and semaphores (layers of a weight in HBM are only read), so that any two layers in a row look

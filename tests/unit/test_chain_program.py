@@ -9,14 +9,28 @@ from pathlib import Path
 import pytest
 
 from ringsched.diagnostics import DiagnosticError, render
-from ringsched.lower.chain import LAYERS, PROVEN_LAYERS, chain_program
+from ringsched.lower.chain import LAYERS, PROVEN_LAYERS, activation, chain_program
 from ringsched.pipeline import ProvenChain, compile_schedule, open_schedule, prove
 from ringsched.program.expand import expand
 from ringsched.program.printer import print_program
-from ringsched.program.program import Copy, Instruction, Loop, Program, Send, Signal, Wait, WaitDma, When
+from ringsched.program.program import (
+    Add,
+    Copy,
+    Instruction,
+    Loop,
+    Multiply,
+    Program,
+    Round,
+    Send,
+    Signal,
+    Wait,
+    WaitDma,
+    When,
+)
 from ringsched.schedule.loader import load, sources
 from ringsched.schedule.printer import format_text, print_schedule
 from ringsched.schedule.schedule import Chain
+from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.hazards import check_hazards
 
 FEATURES = ("all_gather_matmul_features", "matmul_reduce_scatter_features")
@@ -190,6 +204,38 @@ def test_mutants_are_refused(links: tuple[str, ...]) -> None:
     for removed, body in mutants:
         report = check_hazards(expand(replace(whole, body=body)).execution, calls=2)
         assert not report.ok, removed
+
+
+def products(body: tuple[Instruction, ...]) -> Iterator[tuple[Instruction, tuple[Instruction, ...]]]:
+    """Each product, sum or copy by the core removed, at any depth; no check of hazards can miss it."""
+    for number, i in enumerate(body):
+        if isinstance(i, Loop):
+            for removed, inner in products(i.body):
+                yield removed, (*body[:number], replace(i, body=inner), *body[number + 1 :])
+        elif isinstance(i, Multiply | Add | Round):
+            yield i, (*body[:number], *body[number + 1 :])
+
+
+@pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
+def test_what_computes_something_else_is_refused(links: tuple[str, ...]) -> None:
+    chain = proven(links, 3)
+    whole = program(links, 3, 2)
+
+    def wrong(body: tuple[Instruction, ...]) -> tuple[int, ...]:
+        return wrong_ranks(
+            whole,
+            expand(replace(whole, body=body), symmetric=False).execution,
+            chain.links[0].flat.promise,
+            chain.layers.shard,
+            chain.layers.moments,
+            [activation(number, len(links)) for number in range(len(links))],
+        )
+
+    assert wrong(whole.body) == ()
+    mutants = list(products(whole.body))
+    assert len(mutants) > 5
+    for removed, body in mutants:
+        assert wrong(body) == (0, 1, 2), removed
 
 
 def test_credits_would_be_missed() -> None:
