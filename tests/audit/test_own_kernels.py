@@ -16,8 +16,9 @@ def request(source: str, kind: str = "all_gather") -> Request:
         root=0,
         permutation=(),
         sides=(3,),
-        shape=(8, 128),
+        shapes=((8, 128),),
         dtype="float32",
+        compute=None,
         gradient=True,
     )
 
