@@ -117,7 +117,7 @@ class Texts:
             "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
             "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
             "    rest = (finishes, partial)",
-            "    return _differentiable(call, _forward, _by_lax, x, tuple(weights), *rest)",
+            "    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)",
             "",
             "",
             "# By how much more than the width before a weight has rows; into how many shards its",
@@ -127,6 +127,15 @@ class Texts:
             "",
             "",
             *self._by_lax(),
+            "",
+            "",
+            "def _backward(call, x, weights, ct, *rest):",
+            '    """The gradients of x and of the weights, by jax.lax."""',
+            "",
+            "    def by_lax(x, weights):",
+            "        return _by_lax(x, weights, call.axes, *rest)",
+            "",
+            "    return jax.vjp(by_lax, x, weights)[1](ct)",
         ]
 
     def _weights_text(self) -> str:

@@ -58,7 +58,7 @@ def tp_mlp(
     finishes = _epilogues(name, epilogue, _EPILOGUES)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (finishes, partial)
-    return _differentiable(call, _forward, _by_lax, x, tuple(weights), *rest)
+    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)
 
 
 # By how much more than the width before a weight has rows; into how many shards its
@@ -80,6 +80,15 @@ def _by_lax(x, weights, a, finishes, *_):
         return x, None
 
     return lax.scan(layer, x, weights)[0]
+
+
+def _backward(call, x, weights, ct, *rest):
+    """The gradients of x and of the weights, by jax.lax."""
+
+    def by_lax(x, weights):
+        return _by_lax(x, weights, call.axes, *rest)
+
+    return jax.vjp(by_lax, x, weights)[1](ct)
 
 
 def tp_mlp_sharded(x, w1, w2, *, mesh, axis_name, **options):
