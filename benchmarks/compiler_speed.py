@@ -24,7 +24,11 @@ CASES = [
     ("verify reduce_scatter, N = 256", ["verify", "reduce_scatter", "--set", "N=256"], "1 s"),
     ("verify all_gather, N = 256", ["verify", "all_gather", "--set", "N=256"], "1 s"),
     ("verify all_to_all, N = 64", ["verify", "all_to_all", "--set", "N=64"], "3 s"),
-    ("compile reduce_scatter, N = 256, --no-audit", ["compile", "reduce_scatter", "--set", "N=256", "--no-audit"], "2 s"),
+    (
+        "compile reduce_scatter, N = 256, --no-audit",
+        ["compile", "reduce_scatter", "--set", "N=256", "--no-audit"],
+        "2 s",
+    ),
     ("compile all_gather, N = 256, --no-audit", ["compile", "all_gather", "--set", "N=256", "--no-audit"], "2 s"),
     ("compile all_reduce, N = 256, --no-audit", ["compile", "all_reduce", "--set", "N=256", "--no-audit"], "2 s"),
     ("compile all_reduce, N = 256", ["compile", "all_reduce", "--set", "N=256"], ""),
