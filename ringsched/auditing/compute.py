@@ -77,16 +77,12 @@ def compute(
 
     arguments[rank]: shards. places: mesh coordinates. Raises Untold where a value is needed that cannot be followed.
     """
-    run = Run()
-    origins: dict[Span | None, int] = {}
-    semaphores: dict[tuple[int, SemaphoreKey], int] = {}
-    memories = [_Memory() for _ in devices]
+    world = _World(sizes=sizes, junk=junk)
     threads = [
-        _Device(rank, stays, arguments[rank], places[rank], memories, semaphores, junk, run, origins)
+        _Device(world, rank, stays, arguments[rank], places[rank], traced[rank].exchanges)
         for rank, stays in enumerate(devices)
     ]
-    for thread, device in zip(threads, traced, strict=True):
-        thread.threads, thread.exchanges, thread.sizes = threads, device.exchanges, sizes
+    world.devices.extend(threads)
     moved = True
     while moved:
         moved = False
@@ -95,8 +91,20 @@ def compute(
     if not all(thread.finished for thread in threads):
         raise Untold("the kernels do not end")
     for thread, device in zip(threads, traced, strict=True):
-        run.results.append([thread.value(value) for value in device.results])
-    return run
+        world.run.results.append([thread.value(value) for value in device.results])
+    return world.run
+
+
+@dataclass(slots=True, kw_only=True)
+class _World:
+    """What the devices share. `semaphores`: units on each, by rank; `origins`: numbers of the places in run.writers."""
+
+    sizes: Mapping[str, int]
+    junk: Junk
+    devices: list[_Device] = field(default_factory=list)
+    semaphores: dict[tuple[int, SemaphoreKey], int] = field(default_factory=dict)
+    origins: dict[Span | None, int] = field(default_factory=dict)
+    run: Run = field(default_factory=Run)
 
 
 class _Later(Exception):
@@ -108,26 +116,20 @@ class _Device:
 
     def __init__(
         self,
+        world: _World,
         rank: int,
         stays: Sequence[Stay],
         arguments: Sequence[np.ndarray],
         place: Mapping[str, int],
-        memories: list[_Memory],
-        semaphores: dict[tuple[int, SemaphoreKey], int],
-        junk: Junk,
-        run: Run,
-        origins: dict[Span | None, int],
+        exchanges: Mapping[tuple[int, int], Exchanged],
     ) -> None:
-        self.rank, self.stays, self.arguments, self.place = rank, stays, arguments, place
-        self.memories, self.semaphores, self.junk, self.run, self.origins = memories, semaphores, junk, run, origins
-        self.memory = memories[rank]
+        self.world, self.run = world, world.run
+        self.rank, self.stays, self.arguments, self.place, self.exchanges = rank, stays, arguments, place, exchanges
+        self.memory = _Memory()
         self.call = 0
         self.position = -1  # in the kernel; -1: before it begins
         self.known: dict[Any, Any] = {}  # what Data nodes and Computations have come to
         self.stored: dict[int, Written] = {}
-        self.threads: Sequence[_Device] = ()
-        self.exchanges: Mapping[tuple[int, int], Exchanged] = {}
-        self.sizes: Mapping[str, int] = {}
 
     @property
     def finished(self) -> bool:
@@ -171,7 +173,7 @@ class _Device:
                 self.memory.writers[each.name] = _nobody(each.shape)
 
     def _meaningless(self, shape: tuple[int, ...], dtype: Any, name: str) -> np.ndarray:
-        return self.junk(shape, carrier(dtype), name)
+        return self.world.junk(shape, carrier(dtype), name)
 
     def _leave(self, stay: Stay) -> None:
         for number, result in enumerate(stay.results):
@@ -203,7 +205,7 @@ class _Device:
             case Signal():
                 self._count(op.rank, op.semaphore, op.amount)
             case Wait():
-                if self.semaphores.get((self.rank, op.semaphore), 0) < op.amount:
+                if self.world.semaphores.get((self.rank, op.semaphore), 0) < op.amount:
                     return False
                 self._count(self.rank, op.semaphore, -op.amount)
             case _:
@@ -211,14 +213,16 @@ class _Device:
         return True
 
     def _count(self, rank: int, key: SemaphoreKey, units: int) -> None:
-        self.semaphores[rank, key] = self.semaphores.get((rank, key), 0) + units
+        semaphores = self.world.semaphores
+        semaphores[rank, key] = semaphores.get((rank, key), 0) + units
 
     def _origin(self, span: Span | None) -> int:
         """The number of a place among the writers."""
-        if span not in self.origins:
-            self.origins[span] = len(self.run.writers)
+        origins = self.world.origins
+        if span not in origins:
+            origins[span] = len(self.run.writers)
             self.run.writers.append(span)
-        return self.origins[span]
+        return origins[span]
 
     # -- memory
 
@@ -229,7 +233,12 @@ class _Device:
         return self.memory.values[name][pieces].transpose(region.order()).reshape(region.shape).copy()
 
     def _write(self, rank: int, region: Region, values: np.ndarray, origin: Span | None) -> None:
-        memory, name, pieces, order = self.memories[rank], region.buffer.name, region.pieces(), region.order()
+        memory, name, pieces, order = (
+            self.world.devices[rank].memory,
+            region.buffer.name,
+            region.pieces(),
+            region.order(),
+        )
         if name not in memory.values:  # on a device that has not entered; there it is told as a race
             raise Untold("a device writes to another that is not in the kernel")
         counts = [region.ranges[d].count for d in order]
@@ -311,10 +320,10 @@ class _Device:
 
     def _exchange(self, node: Exchanged) -> np.ndarray:
         """All devices of the group come upon the same collectives in the same order, or it would hang."""
-        ranks, own = group_of(node.eqn.params, self.place, self.sizes)
+        ranks, own = group_of(node.eqn.params, self.place, self.world.sizes)
         operands = []
         for rank in ranks:
-            thread = self.threads[rank]
+            thread = self.world.devices[rank]
             if node.key not in thread.exchanges:
                 raise Untold(f"not all devices take part in the `{node.eqn.primitive.name}`")
             dtype = node.eqn.invars[node.number].aval.dtype

@@ -9,6 +9,7 @@ from corpus import CASES
 
 import ringsched as rs
 from ringsched.auditing.audit import AuditReport
+from ringsched.diagnostics import InternalError
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,3 +103,9 @@ def test_a_deadlock_names_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     (deadlock,) = audited("circular_wait", monkeypatch).diagnostics
     assert deadlock.message == "deadlock: 4 ranks wait for ever"
     assert deadlock.notes[2].startswith("rank 2 waits on received[0]")
+
+
+def test_a_run_that_does_not_show_its_finding_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringsched.auditing.words.witness", lambda *_: ())
+    with pytest.raises(InternalError, match="does not show it"):
+        audited("read_before_wait", monkeypatch)
