@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringsched.diagnostics import DiagnosticError, render
+from ringsched.diagnostics import DiagnosticError, InternalError, render
 from ringsched.lower.chain import LAYERS, PROVEN_LAYERS, activation, chain_program
 from ringsched.pipeline import ProvenChain, compile_schedule, open_schedule, prove
 from ringsched.program.expand import expand
@@ -261,3 +261,21 @@ def test_compiled() -> None:
     source = compile_schedule(open_schedule("tp_mlp")).source
     assert "@pl.loop(0, layers)" in source
     assert "of 1, 2 and 3 layers" in source
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(Wait, "layers is wrong"), (Multiply, "layers computes something else")],
+    ids=["race", "values"],
+)
+def test_the_pipeline_refuses_a_wrong_program(kind: type, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the wait on the barrier, and without one product."""
+
+    def damaged(*arguments: object) -> Program:
+        whole = chain_program(*arguments)
+        bodies = without_one(whole.body) if kind is Wait else products(whole.body)
+        return replace(whole, body=next(body for left_out, body in bodies if isinstance(left_out, kind)))
+
+    monkeypatch.setattr("ringsched.pipeline.chain_program", damaged)
+    with pytest.raises(InternalError, match=message):
+        prove(open_schedule("tp_mlp", {"N": 4}))
