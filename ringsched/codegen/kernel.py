@@ -55,14 +55,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What a kernel that multiplies is given.
-
-    finishes: the epilogue of what is computed into a buffer. fuses: whether products in a row are put together.
-    """
+    """What a kernel that multiplies is given. finishes: the epilogue of what is computed into a buffer."""
 
     names: tuple[str, ...] = ("finish",)
     finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
-    fuses: bool = False
 
 
 def kernel_lines(
@@ -90,7 +86,6 @@ def kernel_lines(
         columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
         stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
         finishes=dict(arguments.finishes),
-        fuses=arguments.fuses,
         debug=debug,
     )
     options = ["*", "axes", *arguments.names]
@@ -164,12 +159,11 @@ class _Writer:
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     stacked: frozenset[str] = frozenset()  # layers of such buffers
     finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
-    fuses: bool = False
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
-        for together, group in itertools.groupby(body, lambda i: self.fuses and isinstance(i, Multiply)):
+        for together, group in itertools.groupby(body, lambda i: isinstance(i, Multiply)):
             if together:
                 yield from self.fused([i for i in group if isinstance(i, Multiply)], indent)
                 continue
@@ -211,9 +205,7 @@ class _Writer:
                 arguments = [self.region(i.target), self.region(i.left), self.region(i.right)]
                 yield from call("_add(", [*arguments, *self.finishing(i.target)], indent)
             case Multiply():
-                yield from self.say(i.note, indent)
-                for regions in self.products(i):
-                    yield from call("_multiply(", [*map(self.region, regions), *self.finishing(i.target)], indent)
+                yield from self.fused([i], indent)
             case Round():
                 yield from self.say(i.note, indent)
                 taken = self.program.buffer(i.source.buffer).space == "input"  # an operand is no sum

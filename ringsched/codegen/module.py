@@ -79,7 +79,7 @@ def chain_text(
     lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]))
     lines += [*_sides(program), "", "", *texts.public(), "", "", *texts.sharded(), "", "", *texts.forward()]
     lines += ["", "", *texts.spec(program), *_synchronisation(program), "}", "", ""]
-    arguments = Arguments(names=("layers", "finishes"), finishes=tuple(texts.finishes().items()), fuses=True)
+    arguments = Arguments(names=("layers", "finishes"), finishes=tuple(texts.finishes().items()))
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
     parts = ("template_chain.py", "template_multiply.py", "template.py")

@@ -151,8 +151,14 @@ def _kernel(
     _send(x_ref, gathered_ref.at[r], done, received_1, left)
 
     # multiply this rank's own chunk
-    _multiply(total_ref, x_ref.at[0], w_ref.at[r, 0])
-    _multiply(total_ref, x_ref.at[1], w_ref.at[r, 1], total_ref)
+    _multiply_all(
+        total_ref,
+        None,
+        x_ref.at[0],
+        w_ref.at[r, 0],
+        x_ref.at[1],
+        w_ref.at[r, 1],
+    )
 
     # wait for chunk[(r - s) % N] of rank (r - 1) % N
     _wait(gathered_ref.at[(r - 1) % N], received_0)
@@ -179,29 +185,17 @@ def _kernel(
     )
 
     # multiply what has landed
-    _multiply(
+    _multiply_all(
+        total_ref,
         total_ref,
         gathered_ref.at[(r - 1) % N, 0],
         w_ref.at[(r - 1) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r - 1) % N, 1],
         w_ref.at[(r - 1) % N, 1],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r + 1) % N, 0],
         w_ref.at[(r + 1) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r + 1) % N, 1],
         w_ref.at[(r + 1) % N, 1],
-        total_ref,
     )
 
     # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
@@ -211,17 +205,13 @@ def _kernel(
     _wait(gathered_ref.at[(r + 2) % N, 1], received_3)
 
     # multiply what has landed
-    _multiply(
+    _multiply_all(
+        o_ref,
         total_ref,
         gathered_ref.at[(r + 2) % N, 0],
         w_ref.at[(r + 2) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        o_ref,
         gathered_ref.at[(r + 2) % N, 1],
         w_ref.at[(r + 2) % N, 1],
-        total_ref,
         finish=finish,
     )
 
@@ -377,15 +367,50 @@ def _transpose_kernel(
 
 def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
     """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
+    _multiply_all(y_ref, plus_ref, x_ref, w_ref, finish=finish)
+
+
+def _multiply_all(y_ref, plus_ref, *factors, finish=None):
+    """y = x @ w for each x and w of `factors`, summed up, plus what there is already."""
     y = None if plus_ref is None else plus_ref[...]
-    depth = x_ref.shape[-1]
-    for start in range(0, depth, _DEPTH):
-        block = pl.ds(start, min(_DEPTH, depth - start))
-        part = _dot(x_ref[:, block], w_ref[block])
-        y = part if y is None else y + part
+    for x, w in _blocks(factors):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
     if finish is not None:
         y = finish(y)
     y_ref[...] = y.astype(y_ref.dtype)
+
+
+def _multiply_columns(x_ref, w_ref, *y_refs, finish=None):
+    """y = x @ w, for each y its block of columns."""
+    y = None
+    for x, w in _blocks((x_ref, w_ref)):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
+    if finish is not None:
+        y = finish(y)
+    start = 0
+    for y_ref in y_refs:
+        cols = y_ref.shape[-1]
+        y_ref[...] = y[:, start : start + cols].astype(y_ref.dtype)
+        start += cols
+
+
+def _blocks(factors):
+    """x and w in pieces of _DEPTH, of which one may be put together from several."""
+    xs, ws = [], []
+    for x_ref, w_ref in zip(factors[::2], factors[1::2], strict=True):
+        depth = x_ref.shape[-1]
+        for start in range(0, depth, _DEPTH):
+            block = pl.ds(start, min(_DEPTH, depth - start))
+            if xs and sum(x.shape[1] for x in xs) + block.size > _DEPTH:
+                yield _joined(xs, 1), _joined(ws, 0)
+                xs, ws = [], []
+            xs.append(x_ref[:, block])
+            ws.append(w_ref[block])
+    yield _joined(xs, 1), _joined(ws, 0)
+
+
+def _joined(parts, axis):
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
 
 
 # A product over more depth at once spills its operand out of registers; sums of short

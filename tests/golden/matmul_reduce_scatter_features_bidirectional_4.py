@@ -157,8 +157,12 @@ def _kernel(
     _signal(pltpu.get_barrier_semaphore(), right)
 
     # this rank's term of the next chunk
-    _multiply(first_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r + 2) % N), 8))
-    _multiply(first_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r + 2) % N) + 1, 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r + 2) % N, 4),
+        first_ref.at[0, 0],
+        first_ref.at[1, 1],
+    )
 
     # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
@@ -170,10 +174,18 @@ def _kernel(
     _send(first_ref.at[1, 1], slots_1_ref.at[0], done, received_1, left)
 
     # this rank's term of the next chunk
-    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r + 1) % N), 8))
-    _multiply(partial_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r - 1) % N) + 1, 8))
-    _multiply(first_ref.at[2, 1], x_ref, _columns(w_ref, 2 * ((r + 1) % N) + 1, 8))
-    _multiply(first_ref.at[3, 0], x_ref, _columns(w_ref, 2 * ((r - 1) % N), 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r + 1) % N, 4),
+        partial_ref.at[0, 0],
+        first_ref.at[2, 1],
+    )
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r - 1) % N, 4),
+        first_ref.at[3, 0],
+        partial_ref.at[1, 1],
+    )
 
     # wait for chunk[(r + N // 2) % N, 0] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0)
@@ -192,8 +204,12 @@ def _kernel(
     _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], done, received_3, left)
 
     # this rank's term of the next chunk
-    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * r, 8))
-    _multiply(partial_ref.at[0, 1], x_ref, _columns(w_ref, 2 * r + 1, 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, r, 4),
+        partial_ref.at[0, 0],
+        partial_ref.at[0, 1],
+    )
 
     # wait for chunk[(r + (N + 1) // 2 - s) % N] of rank (r - 1) % N
     _wait(slots_2_ref.at[0], received_2)
@@ -380,15 +396,50 @@ def _transpose_kernel(
 
 def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
     """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
+    _multiply_all(y_ref, plus_ref, x_ref, w_ref, finish=finish)
+
+
+def _multiply_all(y_ref, plus_ref, *factors, finish=None):
+    """y = x @ w for each x and w of `factors`, summed up, plus what there is already."""
     y = None if plus_ref is None else plus_ref[...]
-    depth = x_ref.shape[-1]
-    for start in range(0, depth, _DEPTH):
-        block = pl.ds(start, min(_DEPTH, depth - start))
-        part = _dot(x_ref[:, block], w_ref[block])
-        y = part if y is None else y + part
+    for x, w in _blocks(factors):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
     if finish is not None:
         y = finish(y)
     y_ref[...] = y.astype(y_ref.dtype)
+
+
+def _multiply_columns(x_ref, w_ref, *y_refs, finish=None):
+    """y = x @ w, for each y its block of columns."""
+    y = None
+    for x, w in _blocks((x_ref, w_ref)):
+        y = _dot(x, w) if y is None else y + _dot(x, w)
+    if finish is not None:
+        y = finish(y)
+    start = 0
+    for y_ref in y_refs:
+        cols = y_ref.shape[-1]
+        y_ref[...] = y[:, start : start + cols].astype(y_ref.dtype)
+        start += cols
+
+
+def _blocks(factors):
+    """x and w in pieces of _DEPTH, of which one may be put together from several."""
+    xs, ws = [], []
+    for x_ref, w_ref in zip(factors[::2], factors[1::2], strict=True):
+        depth = x_ref.shape[-1]
+        for start in range(0, depth, _DEPTH):
+            block = pl.ds(start, min(_DEPTH, depth - start))
+            if xs and sum(x.shape[1] for x in xs) + block.size > _DEPTH:
+                yield _joined(xs, 1), _joined(ws, 0)
+                xs, ws = [], []
+            xs.append(x_ref[:, block])
+            ws.append(w_ref[block])
+    yield _joined(xs, 1), _joined(ws, 0)
+
+
+def _joined(parts, axis):
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
 
 
 # A product over more depth at once spills its operand out of registers; sums of short
