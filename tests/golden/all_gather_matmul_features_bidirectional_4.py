@@ -307,8 +307,12 @@ def _transpose_kernel(
     _signal(pltpu.get_barrier_semaphore(), left)
 
     # this rank's term of the next chunk
-    _multiply(first_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r + 2) % N), 8))
-    _multiply(first_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r + 2) % N) + 1, 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r + 2) % N, 4),
+        first_ref.at[0, 0],
+        first_ref.at[1, 1],
+    )
 
     # wait until the ranks that this one writes to have started
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
@@ -320,10 +324,18 @@ def _transpose_kernel(
     _send(first_ref.at[1, 1], slots_1_ref.at[0], done, received_1, right)
 
     # this rank's term of the next chunk
-    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * ((r - 1) % N), 8))
-    _multiply(partial_ref.at[1, 1], x_ref, _columns(w_ref, 2 * ((r + 1) % N) + 1, 8))
-    _multiply(first_ref.at[2, 1], x_ref, _columns(w_ref, 2 * ((r - 1) % N) + 1, 8))
-    _multiply(first_ref.at[3, 0], x_ref, _columns(w_ref, 2 * ((r + 1) % N), 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r - 1) % N, 4),
+        partial_ref.at[0, 0],
+        first_ref.at[2, 1],
+    )
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, (r + 1) % N, 4),
+        first_ref.at[3, 0],
+        partial_ref.at[1, 1],
+    )
 
     # wait for chunk[(r + 2) % N, 0] of rank (r + 1) % N
     _wait(slots_0_ref.at[0], received_0)
@@ -342,8 +354,12 @@ def _transpose_kernel(
     _send(slots_1_ref.at[0], slots_3_ref.at[0, 1], done, received_3, right)
 
     # this rank's term of the next chunk
-    _multiply(partial_ref.at[0, 0], x_ref, _columns(w_ref, 2 * r, 8))
-    _multiply(partial_ref.at[0, 1], x_ref, _columns(w_ref, 2 * r + 1, 8))
+    _multiply_columns(
+        x_ref,
+        _columns(w_ref, r, 4),
+        partial_ref.at[0, 0],
+        partial_ref.at[0, 1],
+    )
 
     # wait for chunk[(r - s - 1) % N] of rank (r + 1) % N
     _wait(slots_2_ref.at[0], received_2)

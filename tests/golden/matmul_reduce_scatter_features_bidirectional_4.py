@@ -310,8 +310,14 @@ def _transpose_kernel(
     _send(x_ref, gathered_ref.at[r], done, received_1, right)
 
     # multiply this rank's own chunk
-    _multiply(total_ref, x_ref.at[0], w_ref.at[r, 0])
-    _multiply(total_ref, x_ref.at[1], w_ref.at[r, 1], total_ref)
+    _multiply_all(
+        total_ref,
+        None,
+        x_ref.at[0],
+        w_ref.at[r, 0],
+        x_ref.at[1],
+        w_ref.at[r, 1],
+    )
 
     # wait for chunk[(r - s + 1) % N] of rank (r + 1) % N
     _wait(gathered_ref.at[(r + 1) % N], received_0)
@@ -338,29 +344,17 @@ def _transpose_kernel(
     )
 
     # multiply what has landed
-    _multiply(
+    _multiply_all(
+        total_ref,
         total_ref,
         gathered_ref.at[(r + 1) % N, 0],
         w_ref.at[(r + 1) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r + 1) % N, 1],
         w_ref.at[(r + 1) % N, 1],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r - 1) % N, 0],
         w_ref.at[(r - 1) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        total_ref,
         gathered_ref.at[(r - 1) % N, 1],
         w_ref.at[(r - 1) % N, 1],
-        total_ref,
     )
 
     # wait for chunk[(r + 1) % N, 0] of rank (r + 1) % N
@@ -370,17 +364,13 @@ def _transpose_kernel(
     _wait(gathered_ref.at[(r + 2) % N, 1], received_3)
 
     # multiply what has landed
-    _multiply(
+    _multiply_all(
+        o_ref,
         total_ref,
         gathered_ref.at[(r + 2) % N, 0],
         w_ref.at[(r + 2) % N, 0],
-        total_ref,
-    )
-    _multiply(
-        o_ref,
         gathered_ref.at[(r + 2) % N, 1],
         w_ref.at[(r + 2) % N, 1],
-        total_ref,
         finish=finish,
     )
 
