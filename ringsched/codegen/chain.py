@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ringsched.codegen.kernel import Unit
 from ringsched.codegen.lines import call, listed, paragraph
+from ringsched.codegen.multiply import CORES_TEXT
 from ringsched.collectives import Promise
 from ringsched.lower.chain import activation, fetched, weight
 from ringsched.program.program import Buffer, Program
@@ -91,11 +92,11 @@ class Texts:
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
         operands = ", ".join(["x", *self.weights])
-        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "partial_dtype=None", "interpret=None"]
+        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "partial_dtype=None"]
         epilogues = [link.epilogue for link in self.chain.links]
         shapes = f"x: this rank's shard along its {'rows' if self.by_rows else 'features'}; {self._weights_text()}"
         return [
-            *call(f"def {self.name}(", [*options, "collective_id=None"], 0, "):"),
+            *call(f"def {self.name}(", [*options, "cores=None", "interpret=None", "collective_id=None"], 0, "):"),
             f'    """{self.count} products in each layer; one kernel runs all layers.',
             "",
             *paragraph(shapes, 4),
@@ -106,12 +107,13 @@ class Texts:
             "    each product, None for none; a single one is that of the first.",
             f"    None: {tuple(epilogues)!r}.".replace("'", '"'),
             "    partial_dtype: in which sums travel; None: that of x.",
+            *CORES_TEXT,
             "    interpret: None interprets the kernel where there is no TPU.",
             "    collective_id: None derives it from the barrier and the mesh axes.",
             "    Raises ValueError where shapes do not match or do not fit VMEM.",
             '    """',
             f'    name = "{self.name}"',
-            "    call = _Call(name, axis_name, interpret, collective_id)",
+            "    call = _Call(name, axis_name, interpret, collective_id, cores)",
             f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
             "    _check_chain(call, x, weights, _WIDTHS)",
             "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
@@ -202,7 +204,7 @@ class Texts:
         for number in range(1, self.count + 1):
             cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self._gathers(number) else "(1, 1, PARTS)"
             sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
-            lines.append(f"    _Units({sizes}, {cut}, x.dtype, x.dtype, partial),")
+            lines.append(f"    _Units(call, {sizes}, {cut}, x.dtype, x.dtype, partial),")
         lines.append("]")
         lines.append("rows, cols = units[0].rows, units[0].depth")
         if self.by_rows:

@@ -21,6 +21,11 @@ from ringsched.collectives import Promise
 from ringsched.program.program import Program
 from ringsched.schedule.schedule import Multiply
 
+CORES_TEXT = (
+    "    cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where",
+    "    the device has two cores and there are rows enough.",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
@@ -64,7 +69,7 @@ class Product:
         """The function for use inside shard_map."""
         options = ["x", "w", "*", "axis_name", "epilogue=None", "out_dtype=None"]
         options += [] if self.gathers else ["partial_dtype=None"]
-        options += ["interpret=None", "collective_id=None"]
+        options += ["cores=None", "interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
         lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
         lines += [
@@ -76,12 +81,13 @@ class Product:
         if not self.gathers:
             lines.append("    partial_dtype: in which sums travel; None: that of the result.")
         lines += [
+            *CORES_TEXT,
             "    interpret: None interprets the kernel where there is no TPU.",
             "    collective_id: None derives it from the barrier and the mesh axes.",
             "    Raises ValueError where shapes do not match or do not fit VMEM.",
             '    """',
             f'    name = "{self.name}"',
-            "    call = _Call(name, axis_name, interpret, collective_id)",
+            "    call = _Call(name, axis_name, interpret, collective_id, cores)",
             "    x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))",
             f"    _check_product(call, x, w, {self._depth_factor()}, {self._splits()})",
             "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
@@ -188,7 +194,7 @@ class Product:
             case True, True:
                 body = [
                     "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype)",
+                    "units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out_dtype)",
                     "x = _padded(x, parts * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
                     launch,
@@ -197,7 +203,7 @@ class Product:
             case True, False:
                 body = [
                     "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)",
+                    "units = _Units(call, (m, k, n), (1, parts, 1), x.dtype, out_dtype)",
                     "x = _padded(x, units.rows, parts * units.depth)",
                     "x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)",
                     "w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)",
@@ -207,7 +213,7 @@ class Product:
             case False, True:
                 body = [
                     f"m, k, n = x.shape[0] // {whole}, x.shape[1], w.shape[1]",
-                    "units = _Units((m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)",
+                    "units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)",
                     f"x = _padded(x.reshape({whole}, m, k), parts * units.rows, units.depth)",
                     "w = _padded(w, units.depth, units.cols)",
                     launch,
@@ -217,7 +223,7 @@ class Product:
             case _:
                 body = [
                     f"(m, k), n = x.shape, w.shape[1] // {whole}",
-                    "units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)",
+                    "units = _Units(call, (m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)",
                     "x = _padded(x, units.rows, units.depth)",
                     f"w = _padded(w.reshape(k, {whole}, n), {whole}, parts * units.cols)",
                     "w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)",

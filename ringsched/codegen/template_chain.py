@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringsched.codegen.template_multiply import _epilogue, _padded
+from ringsched.codegen.template_multiply import _compiler_params, _epilogue, _grid_of_cores, _padded, _rows_of_core
 
 N = 4
 
@@ -35,7 +35,8 @@ def _weight_of_scatter(w, units, parts):
 
 def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     """Runs a kernel on units of x and weights; gives the units of the result."""
-    rows, cols, dtype = units[-1].kinds["o"]
+    _, cols, dtype = units[-1].kinds["o"]
+    cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
     scratch = []
@@ -51,7 +52,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
         have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
         raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], *units[0].kinds["x"][:2])
+    x = x.reshape(*spec["x"], rows, units[0].depth)
     weights = [
         w if grid is None else w.reshape(layers, *grid, *unit.kinds["w"][:2])
         for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
@@ -61,22 +62,16 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         options = {"axes": call.axes, "layers": layers, "finishes": finishes}
         kernel(*call.coordinates(), *refs, **options)
 
-    place = pl.BlockSpec(memory_space=pltpu.VMEM)
     far = pl.BlockSpec(memory_space=pltpu.HBM)
     shape = (*spec["o"], rows, cols)
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place] + [far] * len(weights),
-        out_specs=place,
+        in_specs=[_rows_of_core(cores, x.shape)] + [far] * len(weights),
+        out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"],
-        compiler_params=pltpu.CompilerParams(
-            collective_id=call.barrier_id(spec["barrier"]),
-            vmem_limit_bytes=call.vmem_bytes,
-            # Proven: no index out of bounds, no semaphore left over.
-            disable_bounds_checks=True,
-            disable_semaphore_checks=True,
-        ),
+        **_grid_of_cores(cores),
+        compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)

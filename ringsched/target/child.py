@@ -47,7 +47,8 @@ def compile_kernel(source: Path, request: dict[str, Any]) -> float:
     function = getattr(load_module(source), request["function"])
 
     def kernel(*arguments: jax.Array) -> Any:
-        return function(*arguments, axis_name=axes if len(axes) > 1 else axes[0], interpret=False)
+        axis_name = axes if len(axes) > 1 else axes[0]
+        return function(*arguments, axis_name=axis_name, interpret=False, **request["options"])
 
     split = PartitionSpec(axes)
     operands = [

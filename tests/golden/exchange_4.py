@@ -307,7 +307,7 @@ def _sum(a, b, dtype, finish=None):
 class _Call:
     """One call over mesh axes: where it runs, and how its kernels start."""
 
-    def __init__(self, name, axis_name, interpret, collective_id):
+    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
         axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         mesh = jax.sharding.get_abstract_mesh()
         missing = [axis for axis in axes if axis not in mesh.manual_axes]
@@ -332,10 +332,15 @@ class _Call:
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
         self.vmem_bytes = 2**26
+        # Which it is to run on, None: as many as it can keep busy; which the device has.
+        self.cores, self.device_cores = cores, 1
+        if cores not in (None, 1, 2):
+            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            chip = pltpu.get_tpu_info()
+            self.vmem_bytes, self.device_cores = chip.vmem_capacity_bytes, chip.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

@@ -32,6 +32,7 @@ def matmul_reduce_scatter_features_bidirectional(
     epilogue=None,
     out_dtype=None,
     partial_dtype=None,
+    cores=None,
     interpret=None,
     collective_id=None,
 ):
@@ -44,12 +45,14 @@ def matmul_reduce_scatter_features_bidirectional(
     "gelu", "gelu_exact", "silu", "relu", or a function of jax.
     out_dtype: of the result; None: that of x.
     partial_dtype: in which sums travel; None: that of the result.
+    cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where
+    the device has two cores and there are rows enough.
     interpret: None interprets the kernel where there is no TPU.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
     """
     name = "matmul_reduce_scatter_features_bidirectional"
-    call = _Call(name, axis_name, interpret, collective_id)
+    call = _Call(name, axis_name, interpret, collective_id, cores)
     x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))
     _check_product(call, x, w, 1, 1)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
@@ -86,7 +89,7 @@ def matmul_reduce_scatter_features_bidirectional_sharded(
 def _forward(call, x, w, out_dtype, finish, partial):
     parts = 2  # of a shard
     (m, k), n = x.shape, w.shape[1] // N
-    units = _Units((m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)
+    units = _Units(call, (m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)
     x = _padded(x, units.rows, units.depth)
     w = _padded(w.reshape(k, N, n), N, parts * units.cols)
     w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)
@@ -242,7 +245,7 @@ def _backward(call, x, w, ct, out_dtype, finish, *_):
 def _transpose(call, x, w, out_dtype, finish):
     parts = 2  # of a shard
     (m, k), n = x.shape, w.shape[1]
-    units = _Units((m, k, n), (1, parts, 1), x.dtype, out_dtype)
+    units = _Units(call, (m, k, n), (1, parts, 1), x.dtype, out_dtype)
     x = _padded(x, units.rows, parts * units.depth)
     x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)
     w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)
@@ -456,21 +459,29 @@ def _columns(ref, i, n):
 
 
 class _Units:
-    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
+    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look.
 
-    def __init__(self, sizes, parts, dtype, out, partial=None):
+    Each core of a device has its own share of the rows of every unit.
+    """
+
+    def __init__(self, call, sizes, parts, dtype, out, partial=None):
         """sizes, parts: of rows, depth and columns of a shard."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
-        tiles = (sublanes, 128, 128)
+        self.cores = call.cores
+        if self.cores is None:
+            rows = _tiled(sizes[0], parts[0], sublanes)
+            self.cores = call.device_cores if rows >= call.device_cores * sublanes else 1
+        tiles = (self.cores * sublanes, 128, 128)
         self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
+        share = self.rows // self.cores
         wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
         self.kinds = {
-            "x": (self.rows, self.depth, dtype),
+            "x": (share, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
-            "o": (self.rows, self.cols, out),
-            "sum": (self.rows, self.cols, jnp.dtype(wide)),
-            "partial": (self.rows, self.cols, partial),
+            "o": (share, self.cols, out),
+            "sum": (share, self.cols, jnp.dtype(wide)),
+            "partial": (share, self.cols, partial),
         }
 
     def bytes(self, grid, kind):
@@ -491,46 +502,83 @@ def _padded(x, rows, cols):
     return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
 
 
+# A kernel on two cores is a grid of two: each core runs it on its share of the rows, in
+# a ring of its own with the same core of other devices. VMEM and semaphores are a core's.
+
+
+def _rows_of_core(cores, shape):
+    """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
+    *grid, rows, cols = shape
+    if cores == 1:
+        return pl.BlockSpec(memory_space=pltpu.VMEM)
+    block = (*grid, rows // cores, cols)
+    return pl.BlockSpec(block, lambda core: (*(0,) * len(grid), core, 0))
+
+
+def _grid_of_cores(cores):
+    return {"grid": (cores,)} if cores > 1 else {}
+
+
+def _compiler_params(call, spec, cores):
+    barrier = spec["barrier"]
+    if barrier is not None and cores > 1:
+        barrier = (barrier, cores)
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel",) if cores > 1 else None,
+        collective_id=call.barrier_id(barrier),
+        vmem_limit_bytes=call.vmem_bytes,
+        # Proven: no index out of bounds, no semaphore left over.
+        disable_bounds_checks=True,
+        disable_semaphore_checks=True,
+    )
+
+
 def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
-    rows, cols, dtype = units.kinds["o"]
+    share, cols, dtype = units.kinds["o"]
+    cores, rows = units.cores, units.rows
     types = jax.typeof(x).mat
     if spec["replicated"]:
         types = types.update(varying=types.varying - set(call.axes))
     grids = [(spec[name], name) for name in ("x", "o")]
-    sizes = {name: units.bytes(grid, name) for grid, name in grids}
+    sizes = {name: cores * units.bytes(grid, name) for grid, name in grids}
     sizes["w"] = w.size * w.dtype.itemsize
     sizes["scratch"] = sum(units.bytes(grid, kind) for grid, kind in spec["scratch"])
     if sum(sizes.values()) > call.vmem_bytes:
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
         have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
         raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], *units.kinds["x"][:2])
+    x = x.reshape(*spec["x"], rows, units.depth)
     if not spec["in_columns"]:
         w = w.reshape(*spec["w"], *units.kinds["w"][:2])
 
-    def body(*refs):
-        kernel(*call.coordinates(), *refs, axes=call.axes, finish=finish)
+    # Other ranks write into a result that is the same at all of them: on two cores that
+    # takes memory of its own, for the blocks of a grid have no place that others know.
+    shape = (*spec["o"], rows, cols)
+    aside = cores > 1 and spec["replicated"]
+    scratch = [pltpu.VMEM((*spec["o"], share, cols), dtype)] if aside else []
+
+    def body(x_ref, w_ref, o_ref, *refs):
+        block_ref = o_ref
+        if aside:
+            o_ref, *refs = refs
+        options = {"axes": call.axes, "finish": finish}
+        kernel(*call.coordinates(), x_ref, w_ref, o_ref, *refs, **options)
+        if aside:
+            block_ref[...] = o_ref[...]
 
     place = pl.BlockSpec(memory_space=pltpu.VMEM)
-    shape = (*spec["o"], rows, cols)
-    scratch = []
     for grid, kind in spec["scratch"]:
         *tile, each = units.kinds[kind]
         scratch.append(pltpu.VMEM((*grid, *tile), each))
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place, place],
-        out_specs=place,
+        in_specs=[_rows_of_core(cores, x.shape), place],
+        out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"],
-        compiler_params=pltpu.CompilerParams(
-            collective_id=call.barrier_id(spec["barrier"]),
-            vmem_limit_bytes=call.vmem_bytes,
-            # Proven: no index out of bounds, no semaphore left over.
-            disable_bounds_checks=True,
-            disable_semaphore_checks=True,
-        ),
+        **_grid_of_cores(cores),
+        compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
         name=call.name,
     )(x, w)
@@ -755,7 +803,7 @@ def _sum(a, b, dtype, finish=None):
 class _Call:
     """One call over mesh axes: where it runs, and how its kernels start."""
 
-    def __init__(self, name, axis_name, interpret, collective_id):
+    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
         axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         mesh = jax.sharding.get_abstract_mesh()
         missing = [axis for axis in axes if axis not in mesh.manual_axes]
@@ -780,10 +828,15 @@ class _Call:
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
         self.vmem_bytes = 2**26
+        # Which it is to run on, None: as many as it can keep busy; which the device has.
+        self.cores, self.device_cores = cores, 1
+        if cores not in (None, 1, 2):
+            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            chip = pltpu.get_tpu_info()
+            self.vmem_bytes, self.device_cores = chip.vmem_capacity_bytes, chip.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

@@ -33,6 +33,7 @@ def tp_mlp(
     axis_name,
     epilogue=None,
     partial_dtype=None,
+    cores=None,
     interpret=None,
     collective_id=None,
 ):
@@ -47,12 +48,14 @@ def tp_mlp(
     each product, None for none; a single one is that of the first.
     None: ("gelu", None).
     partial_dtype: in which sums travel; None: that of x.
+    cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where
+    the device has two cores and there are rows enough.
     interpret: None interprets the kernel where there is no TPU.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
     """
     name = "tp_mlp"
-    call = _Call(name, axis_name, interpret, collective_id)
+    call = _Call(name, axis_name, interpret, collective_id, cores)
     x, *weights = [call.vary(jnp.asarray(it)) for it in (x, w1, w2)]
     _check_chain(call, x, weights, _WIDTHS)
     finishes = _epilogues(name, epilogue, _EPILOGUES)
@@ -113,8 +116,8 @@ def _forward(call, x, weights, finishes, partial):
     m, width_0 = x.shape
     width_1 = w1.shape[2]
     units = [
-        _Units((m, width_0, width_1), (1, PARTS, 1), x.dtype, x.dtype, partial),
-        _Units((m, width_1, width_0), (1, 1, PARTS), x.dtype, x.dtype, partial),
+        _Units(call, (m, width_0, width_1), (1, PARTS, 1), x.dtype, x.dtype, partial),
+        _Units(call, (m, width_1, width_0), (1, 1, PARTS), x.dtype, x.dtype, partial),
     ]
     rows, cols = units[0].rows, units[0].depth
     x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)
@@ -421,7 +424,8 @@ def _weight_of_scatter(w, units, parts):
 
 def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     """Runs a kernel on units of x and weights; gives the units of the result."""
-    rows, cols, dtype = units[-1].kinds["o"]
+    _, cols, dtype = units[-1].kinds["o"]
+    cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
     scratch = []
@@ -437,7 +441,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
         have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
         raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], *units[0].kinds["x"][:2])
+    x = x.reshape(*spec["x"], rows, units[0].depth)
     weights = [
         w if grid is None else w.reshape(layers, *grid, *unit.kinds["w"][:2])
         for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
@@ -447,22 +451,16 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         options = {"axes": call.axes, "layers": layers, "finishes": finishes}
         kernel(*call.coordinates(), *refs, **options)
 
-    place = pl.BlockSpec(memory_space=pltpu.VMEM)
     far = pl.BlockSpec(memory_space=pltpu.HBM)
     shape = (*spec["o"], rows, cols)
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place] + [far] * len(weights),
-        out_specs=place,
+        in_specs=[_rows_of_core(cores, x.shape)] + [far] * len(weights),
+        out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"],
-        compiler_params=pltpu.CompilerParams(
-            collective_id=call.barrier_id(spec["barrier"]),
-            vmem_limit_bytes=call.vmem_bytes,
-            # Proven: no index out of bounds, no semaphore left over.
-            disable_bounds_checks=True,
-            disable_semaphore_checks=True,
-        ),
+        **_grid_of_cores(cores),
+        compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)
@@ -591,21 +589,29 @@ def _columns(ref, i, n):
 
 
 class _Units:
-    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
+    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look.
 
-    def __init__(self, sizes, parts, dtype, out, partial=None):
+    Each core of a device has its own share of the rows of every unit.
+    """
+
+    def __init__(self, call, sizes, parts, dtype, out, partial=None):
         """sizes, parts: of rows, depth and columns of a shard."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
-        tiles = (sublanes, 128, 128)
+        self.cores = call.cores
+        if self.cores is None:
+            rows = _tiled(sizes[0], parts[0], sublanes)
+            self.cores = call.device_cores if rows >= call.device_cores * sublanes else 1
+        tiles = (self.cores * sublanes, 128, 128)
         self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
+        share = self.rows // self.cores
         wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
         self.kinds = {
-            "x": (self.rows, self.depth, dtype),
+            "x": (share, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
-            "o": (self.rows, self.cols, out),
-            "sum": (self.rows, self.cols, jnp.dtype(wide)),
-            "partial": (self.rows, self.cols, partial),
+            "o": (share, self.cols, out),
+            "sum": (share, self.cols, jnp.dtype(wide)),
+            "partial": (share, self.cols, partial),
         }
 
     def bytes(self, grid, kind):
@@ -626,46 +632,83 @@ def _padded(x, rows, cols):
     return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
 
 
+# A kernel on two cores is a grid of two: each core runs it on its share of the rows, in
+# a ring of its own with the same core of other devices. VMEM and semaphores are a core's.
+
+
+def _rows_of_core(cores, shape):
+    """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
+    *grid, rows, cols = shape
+    if cores == 1:
+        return pl.BlockSpec(memory_space=pltpu.VMEM)
+    block = (*grid, rows // cores, cols)
+    return pl.BlockSpec(block, lambda core: (*(0,) * len(grid), core, 0))
+
+
+def _grid_of_cores(cores):
+    return {"grid": (cores,)} if cores > 1 else {}
+
+
+def _compiler_params(call, spec, cores):
+    barrier = spec["barrier"]
+    if barrier is not None and cores > 1:
+        barrier = (barrier, cores)
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel",) if cores > 1 else None,
+        collective_id=call.barrier_id(barrier),
+        vmem_limit_bytes=call.vmem_bytes,
+        # Proven: no index out of bounds, no semaphore left over.
+        disable_bounds_checks=True,
+        disable_semaphore_checks=True,
+    )
+
+
 def _launch_product(call, kernel, x, w, spec, units, finish):
     """Runs a kernel on units of x and w; gives the units of the result."""
-    rows, cols, dtype = units.kinds["o"]
+    share, cols, dtype = units.kinds["o"]
+    cores, rows = units.cores, units.rows
     types = jax.typeof(x).mat
     if spec["replicated"]:
         types = types.update(varying=types.varying - set(call.axes))
     grids = [(spec[name], name) for name in ("x", "o")]
-    sizes = {name: units.bytes(grid, name) for grid, name in grids}
+    sizes = {name: cores * units.bytes(grid, name) for grid, name in grids}
     sizes["w"] = w.size * w.dtype.itemsize
     sizes["scratch"] = sum(units.bytes(grid, kind) for grid, kind in spec["scratch"])
     if sum(sizes.values()) > call.vmem_bytes:
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
         have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
         raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], *units.kinds["x"][:2])
+    x = x.reshape(*spec["x"], rows, units.depth)
     if not spec["in_columns"]:
         w = w.reshape(*spec["w"], *units.kinds["w"][:2])
 
-    def body(*refs):
-        kernel(*call.coordinates(), *refs, axes=call.axes, finish=finish)
+    # Other ranks write into a result that is the same at all of them: on two cores that
+    # takes memory of its own, for the blocks of a grid have no place that others know.
+    shape = (*spec["o"], rows, cols)
+    aside = cores > 1 and spec["replicated"]
+    scratch = [pltpu.VMEM((*spec["o"], share, cols), dtype)] if aside else []
+
+    def body(x_ref, w_ref, o_ref, *refs):
+        block_ref = o_ref
+        if aside:
+            o_ref, *refs = refs
+        options = {"axes": call.axes, "finish": finish}
+        kernel(*call.coordinates(), x_ref, w_ref, o_ref, *refs, **options)
+        if aside:
+            block_ref[...] = o_ref[...]
 
     place = pl.BlockSpec(memory_space=pltpu.VMEM)
-    shape = (*spec["o"], rows, cols)
-    scratch = []
     for grid, kind in spec["scratch"]:
         *tile, each = units.kinds[kind]
         scratch.append(pltpu.VMEM((*grid, *tile), each))
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place, place],
-        out_specs=place,
+        in_specs=[_rows_of_core(cores, x.shape), place],
+        out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"],
-        compiler_params=pltpu.CompilerParams(
-            collective_id=call.barrier_id(spec["barrier"]),
-            vmem_limit_bytes=call.vmem_bytes,
-            # Proven: no index out of bounds, no semaphore left over.
-            disable_bounds_checks=True,
-            disable_semaphore_checks=True,
-        ),
+        **_grid_of_cores(cores),
+        compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
         name=call.name,
     )(x, w)
@@ -890,7 +933,7 @@ def _sum(a, b, dtype, finish=None):
 class _Call:
     """One call over mesh axes: where it runs, and how its kernels start."""
 
-    def __init__(self, name, axis_name, interpret, collective_id):
+    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
         axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         mesh = jax.sharding.get_abstract_mesh()
         missing = [axis for axis in axes if axis not in mesh.manual_axes]
@@ -915,10 +958,15 @@ class _Call:
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
         self.vmem_bytes = 2**26
+        # Which it is to run on, None: as many as it can keep busy; which the device has.
+        self.cores, self.device_cores = cores, 1
+        if cores not in (None, 1, 2):
+            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            chip = pltpu.get_tpu_info()
+            self.vmem_bytes, self.device_cores = chip.vmem_capacity_bytes, chip.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
