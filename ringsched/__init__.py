@@ -45,6 +45,7 @@ def audit(
     expect: Callable[..., Any] | str | None = None,
     calls: int = 2,
     chip: str = "TPU v5p",
+    cores: int = 1,
 ) -> AuditReport:
     """Whether the Pallas kernels of a function race, deadlock, leave semaphores over or compute something else.
 
@@ -53,6 +54,7 @@ def audit(
     expect: what it ought to compute, as a function of jax.lax collectives for inside shard_map, or the name of a
     collective ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"); without it, only that it computes nothing
     from memory that was never written. calls: so many in a row, on the same memory. chip: as JAX names its kind.
+    cores: of a device, 1 or 2 (v4 and v5p); with 2, a parallel grid has to be right on both and on one in sequence.
     The verdict holds for every interleaving. No device is needed. Raises AuditError (a ValueError) where nothing can be
     audited, as when the function cannot be traced.
     """
@@ -67,4 +69,5 @@ def audit(
         expect=expect,
         calls=calls,
         chip=chip,
+        cores=cores,
     )

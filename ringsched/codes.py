@@ -601,6 +601,23 @@ meet(left, right)
 )
 
 _code(
+    "RS407",
+    "the cores of a device race",
+    "Two steps of a parallel dimension of the grid, on two cores of one device, access the same memory in HBM, and at "
+    "least one of them writes it.",
+    "VMEM and semaphores are a core's own, HBM is not, and nothing orders two cores within a kernel. A block of a "
+    "result that both store holds what the later one has left there.",
+    """
+grid=(2,), dimension_semantics=("parallel",)
+out_specs=pl.BlockSpec((8, 128), lambda core: (0, 0))
+""",
+    """
+grid=(2,), dimension_semantics=("parallel",)
+out_specs=pl.BlockSpec((8, 128), lambda core: (core, 0))
+""",
+)
+
+_code(
     "RS431",
     "out of bounds",
     "On this device an index or a slice of an audited kernel leaves its dimension.",

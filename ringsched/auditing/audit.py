@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from ringsched.auditing import faults
 from ringsched.auditing.chips import chip_of
+from ringsched.auditing.cores import check_cores
 from ringsched.auditing.expectation import Expect
 from ringsched.auditing.extract import Extracted, extract
+from ringsched.auditing.grids import CORES
 from ringsched.auditing.layout import lay_out
 from ringsched.auditing.manners import shared_ids
-from ringsched.auditing.tracing import CHIP, Device, find_calls
+from ringsched.auditing.tracing import CHIP, AuditError, Device, find_calls
 from ringsched.auditing.values import Values, check_values
 from ringsched.auditing.walk import Undecided
 from ringsched.auditing.words import findings
@@ -96,15 +98,18 @@ def audit(
     expect: Expect | None = None,
     calls: int = 2,
     chip: str = CHIP,
+    cores: int = 1,
 ) -> AuditReport:
     """See `ringsched.audit`."""
+    if cores not in (1, CORES):
+        raise AuditError(f"a device has 1 or {CORES} cores, not {cores}")
     start = time.perf_counter()
     names: tuple[str, ...] = ()
     values: Values = "not checked"
     try:
-        found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip)
+        found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip, cores)
         names = tuple({id(call.eqn): call.name for device in found for call in device.calls}.values())
-        diagnostics, values = _check(found, mesh_axes, calls, expect, chip)
+        diagnostics, values = _check(found, mesh_axes, calls, expect, chip, cores)
     except Undecided as error:
         diagnostics = [faults.undecided(error, {})]
     return AuditReport(
@@ -119,9 +124,21 @@ def audit(
 
 
 def _check(
-    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str
+    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str, cores: int
 ) -> tuple[list[Diagnostic], Values]:
-    extracted = extract(found, mesh_axes, chip_of(chip))
+    """With two cores in a device, a parallel grid may run on both, or on one in sequence: either has to be right."""
+    told, values = _check_on_one(found, mesh_axes, calls, expect, chip, cores)
+    if cores == 1 or exit_code(told) != EXIT_RIGHT:
+        return told, values
+    checked = check_cores(found, mesh_axes, calls, expect)
+    return [*told, *checked.findings], checked.values if checked.findings else values
+
+
+def _check_on_one(
+    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str, cores: int
+) -> tuple[list[Diagnostic], Values]:
+    """All steps of a grid on one core of each device."""
+    extracted = extract(found, mesh_axes, chip_of(chip), cores=cores)
     if not extracted.complete:
         return list(extracted.findings), "not checked"
     execution, layout = lay_out(extracted.devices, tuple(mesh_axes.values()))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ringsched.auditing import faults
 from ringsched.auditing.blocks import GridBlock, KernelMemory, box_of, content_of, memory_of
 from ringsched.auditing.chips import Chip
+from ringsched.auditing.grids import is_shared_out, sides_of, steps_of
 from ringsched.auditing.kernel import Kernel, KernelWalker
 from ringsched.auditing.layout import Result, Stay
 from ringsched.auditing.manners import manners
@@ -32,8 +33,19 @@ class Extracted:
     complete: bool
 
 
-def extract(devices: Sequence[Device], mesh_axes: Mapping[str, int], chip: Chip | None = None) -> Extracted:
-    """Walks all kernels on every device; never raises for what the user wrote. chip: whose limits are looked at."""
+def extract(
+    devices: Sequence[Device],
+    mesh_axes: Mapping[str, int],
+    chip: Chip | None = None,
+    *,
+    cores: int = 1,
+    core: int | None = None,
+) -> Extracted:
+    """Walks all kernels on every device; never raises for what the user wrote. chip: whose limits are looked at.
+
+    cores: of a device; where it has one, nobody says how steps of a grid that talk to each other share it. core: the
+    one that is walked, with its steps of each grid; None: one core that runs them all.
+    """
     names = Names()
     kernels: dict[int, Kernel] = {}
     stays: list[tuple[Stay, ...]] = []
@@ -47,7 +59,9 @@ def extract(devices: Sequence[Device], mesh_axes: Mapping[str, int], chip: Chip 
                 kernel = kernels[id(call.eqn)]
                 walker = KernelWalker(rank, coordinates, dict(mesh_axes), kernel.places, names)
                 kernel.walkers.append(walker)
-                _walk(walker, call, kernel.memory)
+                _walk(walker, call, kernel.memory, core)
+                if cores == 1:
+                    _check_cores(walker, call)
                 path.append(_stay(walker, call, kernel.memory, list(kernels).index(id(call.eqn))))
             except Undecided as error:
                 found.append(faults.undecided(error, {"rank": rank}))
@@ -59,7 +73,8 @@ def extract(devices: Sequence[Device], mesh_axes: Mapping[str, int], chip: Chip 
         found += [each for kernel in kernels.values() for each in _across_devices(kernel.walkers)]
     if found:
         return Extracted(devices=(), kernels=(), findings=_first_of_each(found), complete=False)
-    found = [each for kernel in kernels.values() for each in manners(kernel, chip)]
+    # What a kernel never does is seen where it does everything.
+    found = [each for kernel in kernels.values() for each in manners(kernel, chip)] if core is None else []
     findings = _first_of_each(found)
     return Extracted(devices=tuple(stays), kernels=tuple(kernels.values()), findings=findings, complete=True)
 
@@ -115,13 +130,12 @@ def _stay(walker: KernelWalker, call: Call, memory: KernelMemory, number: int) -
     )
 
 
-def _walk(walker: KernelWalker, call: Call, memory: KernelMemory) -> None:
-    grid = call.eqn.params["grid_mapping"].grid
-    walker.grid = tuple(int(side) for side in grid)
+def _walk(walker: KernelWalker, call: Call, memory: KernelMemory, core: int | None) -> None:
+    walker.grid = sides_of(call.eqn)
     walker.barrier = int(getattr(call.eqn.params["compiler_params"], "collective_id", None) or 0)
     for number, table in memory.tables:
         walker.fill(table, call.operands[number])
-    steps = list(itertools.product(*(range(side) for side in walker.grid)))
+    steps = steps_of(call.eqn, core)
     indices = [[_block_index(block, step, walker, memory) for block in memory.blocks] for step in steps]
     for number, step in enumerate(steps):
         walker.program = step
@@ -133,15 +147,13 @@ def _walk(walker: KernelWalker, call: Call, memory: KernelMemory) -> None:
             if block.is_output and (number + 1 == len(steps) or indices[number + 1][k] != indices[number][k]):
                 starts, sizes = box_of(block, indices[number][k])
                 walker.store(block.window, block.number, starts, sizes)
-    _check_cores(walker, call)
 
 
 def _check_cores(walker: KernelWalker, call: Call) -> None:
     """Steps of a parallel dimension may run on two cores at once."""
-    semantics = getattr(call.eqn.params["compiler_params"], "dimension_semantics", None) or ()
-    parallel = any("parallel" in str(kind).lower() for kind in semantics)
-    if parallel and math.prod(walker.grid) > 1 and any(not isinstance(op, Access) for op in walker.ops):
-        raise Undecided("a parallel dimension of the grid and semaphores", walker.places.call)
+    if is_shared_out(call.eqn) and any(not isinstance(op, Access) for op in walker.ops):
+        reason = "a parallel dimension of the grid and semaphores, and nobody says that devices have two cores"
+        raise Undecided(reason, walker.places.call)
 
 
 def _block_index(

@@ -1,5 +1,6 @@
 """Words for what the walk itself finds.
 
+RS407 two cores race
 RS431 out of bounds · RS432 a DMA of unequal ends · RS433 an operand is written · RS434 a result is never written
 RS435 … or in part · RS521 collective_id and barrier · RS522 LOGICAL on several axes · RS523 no such device
 RS525 a shared collective_id · RS621 semaphores · RS622 VMEM · RS702 undecided · RS703 values undecided
@@ -246,6 +247,20 @@ def shared_id(
         counterexample=None if early is None else early.counterexample,
         notes=("nothing goes wrong here, in this order",) if early is None else early.notes,
         help="give kernels whose devices signal other devices a collective_id of their own",
+    )
+
+
+def cores_race(notes: tuple[str, str], spans: tuple[Span | None, Span | None], at: Mapping[str, int]) -> Diagnostic:
+    """notes, spans: of an access of the first core and of one of the second."""
+    second = label(spans[1], notes[1])
+    return Diagnostic(
+        code="RS407",
+        message=f"`{notes[0]}` (core 0) and `{notes[1]}` (core 1) meet in one memory, and one of them writes",
+        primary=label(spans[0], notes[0]),
+        secondary=() if second is None else (second,),
+        counterexample=at,
+        notes=("the cores of a device share HBM, and nothing orders what they do within a kernel",),
+        help="give each step of a parallel dimension a part of the memory of its own, or make the dimension arbitrary",
     )
 
 

@@ -84,12 +84,13 @@ def find_calls(
     in_specs: Any,
     out_specs: Any,
     chip: str = CHIP,
+    cores: int = 1,
 ) -> tuple[Device, ...]:
-    """Each device with its pallas_calls. Raises AuditError, Undecided."""
+    """Each device with its pallas_calls. cores: of a device. Raises AuditError, Undecided."""
     if not mesh_axes or any(size < 1 for size in mesh_axes.values()):
         raise AuditError("a mesh has at least one axis, and each has at least one device")
     shapes = [shape_of(arg) for arg in args]
-    closed = _traced(function, mesh_axes, shapes, in_specs, out_specs, chip)
+    closed = _traced(function, mesh_axes, shapes, in_specs, out_specs, chip, cores)
     found = []
     for place in itertools.product(*(range(size) for size in mesh_axes.values())):
         finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes))
@@ -103,9 +104,15 @@ def find_calls(
 
 
 def _traced(
-    function: Callable[..., Any], mesh_axes: Mapping[str, int], shapes: Any, in_specs: Any, out_specs: Any, chip: str
+    function: Callable[..., Any],
+    mesh_axes: Mapping[str, int],
+    shapes: Any,
+    in_specs: Any,
+    out_specs: Any,
+    chip: str,
+    cores: int,
 ) -> Any:
-    device = jax.sharding.AbstractDevice(device_kind=chip, num_cores=1, platform="tpu")
+    device = jax.sharding.AbstractDevice(device_kind=chip, num_cores=cores, platform="tpu")
     mesh = jax.sharding.AbstractMesh(tuple(mesh_axes.values()), tuple(mesh_axes), abstract_device=device)
     errors = []
     for check_vma in (False, True):

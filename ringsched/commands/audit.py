@@ -27,6 +27,7 @@ class Request:
     expect: str | None
     chip: str
     calls: int
+    cores: str
     as_json: bool
 
 
@@ -55,6 +56,7 @@ def audit_function(request: Request) -> int:
             expect=expect,
             calls=request.calls,
             chip=KINDS[request.chip],
+            cores=int(request.cores),
         )
     except AuditError as error:
         show([Diagnostic(code="RS612", message=str(error))])

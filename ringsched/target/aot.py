@@ -58,8 +58,8 @@ def compile_for_target(
 
     `source` is the text of the module, `sides` the extents of its topology; their product is the number of ranks. The
     function is called inside `shard_map`, each operand and result being split along its first dimension, with
-    `interpret=False` and `axis_name="i"`, or ("x", "y") and so on for several sides. `cores`: of a device, for a function
-    that has the option; None leaves it to the function. `timeout`: seconds.
+    `interpret=False` and `axis_name="i"`, or ("x", "y") and so on for several sides. `cores`: of a device, for a
+    function that has the option; None leaves it to the function. `timeout`: seconds.
 
     Raises TargetError: RS601 unknown target, RS602 no TPU compiler, RS603 too few devices, RS604 rejected by the
     compiler, RS605 deadline passed.

@@ -486,11 +486,11 @@ def _padded(x, rows, cols):
 
 def _rows_of_core(cores, shape):
     """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
-    *grid, rows, cols = shape
     if cores == 1:
         return pl.BlockSpec(memory_space=pltpu.VMEM)
-    block = (*grid, rows // cores, cols)
-    return pl.BlockSpec(block, lambda core: (*(0,) * len(grid), core, 0))
+    *grid, rows, cols = shape
+    block, index = (*grid, rows // cores, cols), lambda core: (*(0,) * len(grid), core, 0)
+    return pl.BlockSpec(block, index, memory_space=pltpu.VMEM)
 
 
 def _grid_of_cores(cores):
