@@ -110,6 +110,9 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_js
 @click.option("--target", metavar="v5p:2x2x1", help="Also compile the kernel with the TPU compiler, and report.")
 @_SHAPE
 @click.option(
+    "--cores", type=click.Choice(["1", "2"]), help="Of a device of --target, for what multiplies.  [default: as it has]"
+)
+@click.option(
     "--audit/--no-audit", default=True, help="Read the kernel back and check it, at 8 ranks or fewer.  [default: audit]"
 )
 @_JSON

@@ -217,7 +217,8 @@ class _Call:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
             chip = pltpu.get_tpu_info()
-            self.vmem_bytes, self.device_cores = chip.vmem_capacity_bytes, chip.num_cores
+            self.vmem_bytes = chip.vmem_capacity_bytes
+            self.device_cores = chip.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

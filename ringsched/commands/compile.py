@@ -41,6 +41,7 @@ class Request:
     debug: bool
     target: str | None
     shape: tuple[str, ...]
+    cores: str | None
     audit: bool
     as_json: bool
 
@@ -69,6 +70,10 @@ def _check_usage(request: Request) -> None:
         raise click.UsageError("--json and the emitted text would both go to stdout. Give the text a file: -o FILE.")
     if request.shape and not request.target:
         raise click.UsageError("--shape is the operand of --target; the kernel itself takes any shape.")
+    if request.cores and not request.target:
+        raise click.UsageError(
+            "--cores is about the devices of --target; the kernel's own option of this name decides."
+        )
     if request.target:
         try:
             device_count(request.target)
@@ -110,7 +115,7 @@ def _deliver(
         operands = fitting(compiled, given, dtype=_DEFAULT[multiplies], smallest=False)
         progress(f"compiling for {request.target} …")
         try:
-            report = _compile_for(request.target, compiled, operands)
+            report = _compile_for(request.target, compiled, operands, request.cores if multiplies else None)
         except TargetError as error:
             return _refused(request, outcome, _target_diagnostic(error))
     text = _text(request, compiled)
@@ -178,13 +183,14 @@ def decisions_text(decisions: Sequence[Decision]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ...]) -> TargetReport:
+def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ...], cores: str | None) -> TargetReport:
     return compile_for_target(
         source=compiled.source,
         function=compiled.proven.schedule.name,
         sides=compiled.proven.topology.sides,
         operands=operands,
         target=target,
+        cores=None if cores is None else int(cores),
     )
 
 
@@ -204,9 +210,10 @@ def report_text(report: TargetReport, operands: tuple[Operand, ...]) -> str:
         ("compiled in", f"{report.compile_seconds:.1f} s"),
         ("VMEM", figure(report.vmem_bytes, " bytes")),
         ("semaphores", figure(report.semaphores)),
-        ("issue cycles", figure(report.cycles)),
+        ("issue cycles", figure(report.cycles) + (" on each of 2 cores of a device" if report.cores == 2 else "")),
     ]
     if report.ideal_cycles is not None and report.utilization is not None:
-        rows.append(("matmul cycles", f"{report.ideal_cycles:,} at the peak: {report.utilization:.1%} of issue cycles"))
+        peak = "a core's peak" if report.cores == 2 else "the peak"
+        rows.append(("matmul cycles", f"{report.ideal_cycles:,} at {peak}: {report.utilization:.1%} of issue cycles"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

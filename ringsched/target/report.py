@@ -22,6 +22,7 @@ MATMUL_UNITS: Mapping[str, tuple[int, int]] = {
     "tpu7x": (8, 2),
 }
 
+_TWO_CORES_A_DEVICE = ("v5p",)  # v4 can have them, too, but its topologies here have each core as a device
 _BUNDLE = re.compile(r"^ *(?:0x)?([0-9a-f]+) +(?:[A-Z]{2})?: [> ]*\{")
 _MATMUL = re.compile(r"= vmatmul\.")
 _TRIPS = re.compile(r"^ *loop: start=(-?\d+), step=(-?\d+), limit=(-?\d+)$")
@@ -41,6 +42,7 @@ class TargetReport:
     compile_seconds: float
     vmem_bytes: int | None  # highest address in use, operands that live in VMEM included
     semaphores: int | None  # scratch and pipeline semaphores; the barrier semaphore is not the kernel's own
+    cores: int | None  # of each device, that the kernel runs on; each has the cycles below, on its share of the work
     cycles: int | None  # issue cycles of one core; time spent waiting is not in them
     ideal_cycles: int | None  # the kernel's matmuls alone, at the peak of the matrix units
     utilization: float | None  # ideal_cycles / cycles
@@ -139,6 +141,17 @@ def read_memory(regions: str) -> tuple[int, int]:
     return peak["vmem"] + sum(operands.values()), peak["sflag"] // 4
 
 
+def read_cores(regions: str, target: str) -> int | None:
+    """Returns on how many cores of a device a kernel runs, None where the text does not tell.
+
+    Where a device has two, each executes the kernel's text. One that is for a single core sends the other one past all
+    of it; one for both begins with a check that they have met, and reads the core's number where it takes its steps.
+    """
+    if target.split(":", 1)[0] not in _TWO_CORES_A_DEVICE or "(PrimaryCoreRegion)" in regions:
+        return 1
+    return 2 if "BarrierMegacore" in regions else None
+
+
 def build_report(*, target: str, function: str, compile_seconds: float, dumps: tuple[KernelDump, ...]) -> TargetReport:
     """Returns the report on a function from the dumps of its kernels, which run one after another.
 
@@ -150,6 +163,7 @@ def build_report(*, target: str, function: str, compile_seconds: float, dumps: t
     complete = bool(dumps) and len(known) == len(memory) == len(dumps)
     cycles = sum(count[0] for count in known) if complete else None
     matmuls = sum(count[1] for count in known) if complete else 0
+    cores = {read_cores(dump.regions, target) for dump in dumps if dump.regions}
     cycles_each, units = MATMUL_UNITS[target.split(":", 1)[0]]
     ideal = math.ceil(matmuls * cycles_each / units) if matmuls else None
     return TargetReport(
@@ -158,6 +172,7 @@ def build_report(*, target: str, function: str, compile_seconds: float, dumps: t
         compile_seconds=compile_seconds,
         vmem_bytes=max((vmem for vmem, _ in memory), default=None),
         semaphores=max((semaphores for _, semaphores in memory), default=None),
+        cores=cores.pop() if len(cores) == 1 else None,
         cycles=cycles,
         ideal_cycles=ideal,
         utilization=round(ideal / cycles, 4) if ideal and cycles else None,

@@ -21,7 +21,13 @@ def audit(case: Case) -> AuditReport:
     if case.chip is not None:
         more["chip"] = case.chip
     return rs.audit(
-        case.function, mesh_axes=case.mesh, args=case.args, in_specs=case.in_specs, out_specs=case.out_specs, **more
+        case.function,
+        mesh_axes=case.mesh,
+        args=case.args,
+        in_specs=case.in_specs,
+        out_specs=case.out_specs,
+        cores=case.cores,
+        **more,
     )
 
 

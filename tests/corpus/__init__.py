@@ -23,6 +23,7 @@ from corpus import (
     streams,
     teaching,
     tutorial,
+    two_cores,
 )
 from corpus.case import Case
 
@@ -49,6 +50,7 @@ CASES: tuple[Case, ...] = (
     *streams.CASES,
     *limits.CASES,
     *kinds.CASES,
+    *two_cores.CASES,
 )
 
 __all__ = ["CASES", "Case"]

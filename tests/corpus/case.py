@@ -33,6 +33,7 @@ class Case:
     out_specs: Any = "i"
     expect: Any = None
     chip: str | None = None
+    cores: int = 1
 
 
 def right(name: str, function: Callable[..., Any], reason: str, **more: Any) -> Case:
