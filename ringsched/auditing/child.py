@@ -36,7 +36,15 @@ def main(directory: Path) -> None:
 
 
 def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
-    """The kernel, and with its gradient."""
+    """The kernel, and with its gradient; one that multiplies also where two cores of a device share the work."""
+    found = _reports(request, {}, 1)
+    if request["compute"] is not None or request["layers"] is not None:
+        found += _reports(request, {"cores": 2}, 2)
+    return [_answer(report) for report in found]
+
+
+def _reports(request: dict[str, Any], options: dict[str, int], cores: int) -> list[AuditReport]:
+    """options: of the function. cores: of a device."""
     sides = tuple(request["sides"])
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     function = getattr(as_module(request["source"], request["function"]), request["function"])
@@ -47,7 +55,7 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
     specs = {"in_specs": (spec,) * len(whole), "out_specs": spec}
 
     def kernel(*operands: jax.Array) -> jax.Array:
-        result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0])
+        result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0], **options)
         return result
 
     def with_gradient(*operands: jax.Array) -> tuple[jax.Array, ...]:
@@ -60,10 +68,10 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
         expect = _product(request["kind"], moment, shard, axes)
     if request["layers"] is not None:
         expect = _layers(**request["layers"], axes=axes)
-    found = [audit(kernel, mesh_axes=mesh, args=whole, expect=expect, **specs)]
+    found = [audit(kernel, mesh_axes=mesh, args=whole, expect=expect, cores=cores, **specs)]
     if request["gradient"]:
-        found.append(audit(with_gradient, mesh_axes=mesh, args=whole, **specs))
-    return [_answer(report) for report in found]
+        found.append(audit(with_gradient, mesh_axes=mesh, args=whole, cores=cores, **specs))
+    return found
 
 
 def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expect:

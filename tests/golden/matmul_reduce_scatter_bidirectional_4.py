@@ -449,10 +449,10 @@ class _Units:
         """sizes, parts: of rows, depth and columns of a shard."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
-        self.cores = call.cores
+        self.cores, most = call.cores, call.device_cores
         if self.cores is None:
             rows = _tiled(sizes[0], parts[0], sublanes)
-            self.cores = call.device_cores if rows >= call.device_cores * sublanes else 1
+            self.cores = most if rows >= most * sublanes else 1
         tiles = (self.cores * sublanes, 128, 128)
         self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
         share = self.rows // self.cores

@@ -11,6 +11,7 @@ from ringsched.target.report import (
     count_cycles,
     kernel_name,
     read_bundles,
+    read_cores,
     read_loops,
     read_memory,
 )
@@ -140,11 +141,27 @@ def test_report(target):
         "compile_seconds": 1.5,
         "vmem_bytes": 0x1800 + 2048,
         "semaphores": 3,
+        "cores": None if target == "v5p:2x2x1" else 1,  # the text does not tell
         "cycles": 50,
         "ideal_cycles": 72,
         "utilization": 1.44,  # a made-up kernel may beat the peak
     }
     json.dumps(report.to_json())
+
+
+@pytest.mark.parametrize(
+    ("target", "line", "cores"),
+    [
+        ("v5p:2x2x1", "  $region3 (PrimaryCoreRegion): #{kernel.1} parent=0 // pred_region", 1),
+        ("v5p:2x2x1", "  %26 = shalt.err (%p96504_p0) /* scheckeq: BarrierMegacore cookie: 953589213 */", 2),
+        ("v5p:2x2x1", "", None),
+        ("v6e:2x2", "", 1),
+        ("v4:2x2x1", "", 1),
+    ],
+)
+def test_cores(target, line, cores):
+    assert read_cores(f"{REGIONS}\n{line}\n", target) == cores
+    assert report_on(dump(regions=f"{REGIONS}\n{line}\n"), target=target).cores == cores
 
 
 def test_a_kernel_without_matmul_has_no_ideal():
