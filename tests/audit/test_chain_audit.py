@@ -27,16 +27,17 @@ def layers_by_lax(x: Any, w1: Any, w2: Any) -> Any:
     return x
 
 
-def audit(function: Any, ranks: int, layers: int) -> AuditReport:
+def audit(function: Any, ranks: int, layers: int, cores: int = 1) -> AuditReport:
     width, hidden = ranks * WIDTH, ranks * HIDDEN
     shapes = ((ROWS, width), (layers, width, hidden), (layers, hidden, width))
     return rs.audit(
-        lambda *operands: function(*operands, axis_name="i"),
+        lambda *operands: function(*operands, axis_name="i", cores=cores),
         mesh_axes={"i": ranks},
         args=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
         in_specs=[P(None, "i"), P(None, None, "i"), P(None, "i", None)],
         out_specs=P(None, "i"),
         expect=layers_by_lax,
+        cores=cores,
     )
 
 
@@ -44,6 +45,12 @@ def audit(function: Any, ranks: int, layers: int) -> AuditReport:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_kernel_is_right(ranks: int, layers: int) -> None:
     report = audit(rs.compile("tp_mlp"), ranks, layers)
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+
+
+@pytest.mark.parametrize(("ranks", "layers"), [(2, 3), (3, 2), (4, 2)])
+def test_the_kernel_is_right_on_two_cores(ranks: int, layers: int) -> None:
+    report = audit(rs.compile("tp_mlp"), ranks, layers, cores=2)
     assert (report.verdict, report.values) == ("right", "right"), str(report)
 
 

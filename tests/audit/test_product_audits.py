@@ -13,6 +13,7 @@ from test_generated import tampered_sources
 
 import ringsched as rs
 from ringsched.auditing.audit import AuditReport
+from ringsched.auditing.tracing import find_calls
 from ringsched.collective import as_module
 from ringsched.schedule.loader import shipped_names
 
@@ -42,15 +43,16 @@ def shapes(name: str, ranks: int) -> list[str]:
     return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
 
 
-def audit(source: str, name: str, ranks: int, expect: Any = None) -> AuditReport:
+def audit(source: str, name: str, ranks: int, expect: Any = None, cores: int = 1) -> AuditReport:
     function = getattr(as_module(source, name), name)
     return rs.audit(
-        lambda x, w: function(x, w, axis_name="i"),
+        lambda x, w: function(x, w, axis_name="i", cores=cores),
         mesh_axes={"i": ranks},
         args=shapes(name, ranks),
         in_specs="i",
         out_specs="i",
         expect=expect,
+        cores=cores,
     )
 
 
@@ -60,6 +62,25 @@ def test_kernels_are_right(name: str, ranks: int) -> None:
     report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name))
     assert (report.verdict, report.values) == ("right", "right"), str(report)
     assert not report.diagnostics
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_kernels_on_two_cores_are_right(name: str, ranks: int) -> None:
+    report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name), cores=2)
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+    assert not report.diagnostics
+
+
+@pytest.mark.parametrize(("rows", "grid"), [(8, ()), (9, (2,)), (16, (2,)), (17, (2,))])
+def test_two_cores_where_each_gets_whole_tiles(rows: int, grid: tuple[int, ...]) -> None:
+    function, mesh = rs.compile("all_gather_matmul_features"), {"i": 2}
+    for cores in (1, 2):
+        args = [f"f32[{2 * rows},128]", "f32[512,128]"]
+        (call,) = find_calls(lambda x, w: function(x, w, axis_name="i"), mesh, args, ("i", "i"), "i", cores=cores)[
+            0
+        ].calls
+        assert tuple(call.eqn.params["grid_mapping"].grid) == (grid if cores == 2 else ())
 
 
 @pytest.mark.slow
@@ -96,6 +117,23 @@ def test_tampered_kernels_are_wrong(name: str, ranks: int) -> None:
         report = audit(text, name, ranks)
         assert report.verdict == "wrong", str(report)
         assert all(d.primary is not None for d in report.diagnostics if d.code != "RS521")
+
+
+@pytest.mark.parametrize("name", [PRODUCTS[0], *(pytest.param(it, marks=pytest.mark.slow) for it in PRODUCTS[1:])])
+def test_tampered_kernels_are_wrong_on_two_cores(name: str) -> None:
+    for text in tampered_sources(rs.compile(name).source(N=3), name):
+        report = audit(text, name, 3, cores=2)
+        assert report.verdict == "wrong", str(report)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_blocks_of_the_wrong_core_are_found(name: str) -> None:
+    """Both cores with the rows of the first: on one core in sequence nothing races, and the result is incomplete."""
+    source = rs.compile(name).source(N=2)
+    text = source.replace("lambda core: (*(0,) * len(grid), core, 0)", "lambda core: (*(0,) * len(grid), 0, 0)")
+    assert text != source
+    report = audit(text, name, 2, by_lax(name), cores=2)
+    assert report.verdict == "wrong", str(report)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -68,6 +68,21 @@ def test_sample(name: str, target: str, dtype: str) -> None:
     compiled(name, target, dtype)
 
 
+@pytest.mark.parametrize("name", ["all_gather_matmul_features_bidirectional", "matmul_all_reduce"])
+def test_both_cores(name: str) -> None:
+    """Each has half of the products, and both cores are what v5p is compiled for unless one is asked for."""
+    size = {"rows": 256, "depth": 256, "cols": 1024}
+    both = compiled(name, "v5p:2x2x1", "bfloat16", **size)
+    one = compiled(name, "v5p:2x2x1", "bfloat16", **size, options="cores=1")
+    assert (both.cores, one.cores) == (2, 1)
+    assert both.ideal_cycles and one.ideal_cycles and one.ideal_cycles == 2 * both.ideal_cycles
+    assert both.cycles and one.cycles and one.cycles / 2 < both.cycles < 0.85 * one.cycles
+
+
+def test_one_core_where_a_device_has_no_other() -> None:
+    assert compiled("all_gather_matmul", "v6e:2x2", "bfloat16").cores == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "target", "dtype"), MATRIX)
 def test_every_schedule_and_chip(name: str, target: str, dtype: str) -> None:
