@@ -116,6 +116,7 @@ class Texts:
             "    call = _Call(name, axis_name, interpret, collective_id, cores)",
             f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
             "    _check_chain(call, x, weights, _WIDTHS)",
+            f"    _spread(call, {'N * ' if self.by_rows else ''}x.shape[0])",
             "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
             "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
             "    rest = (finishes, partial)",

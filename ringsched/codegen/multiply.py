@@ -90,6 +90,7 @@ class Product:
             "    call = _Call(name, axis_name, interpret, collective_id, cores)",
             "    x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))",
             f"    _check_product(call, x, w, {self._depth_factor()}, {self._splits()})",
+            f"    _spread(call, {'N * ' if self.gathers and self.by_rows else ''}x.shape[0])",
             "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
             "    finish = _epilogue(name, epilogue)",
         ]

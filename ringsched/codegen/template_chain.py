@@ -35,7 +35,7 @@ def _weight_of_scatter(w, units, parts):
 
 def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     """Runs a kernel on units of x and weights; gives the units of the result."""
-    _, cols, dtype = units[-1].kinds["o"]
+    share, cols, dtype = units[-1].kinds["o"]
     cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
@@ -45,8 +45,8 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         *tile, each = units[number].kinds["w" if kind == "columns" else kind]
         shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
         scratch.append(pltpu.VMEM(shape, each))
-    sizes = {"x": x.size * x.dtype.itemsize}
-    sizes["o"] = math.prod(spec["o"]) * rows * cols * dtype.itemsize
+    sizes = {"x": x.size * x.dtype.itemsize // cores}
+    sizes["o"] = math.prod(spec["o"]) * share * cols * dtype.itemsize
     sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
     if sum(sizes.values()) > call.vmem_bytes:
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())

@@ -72,11 +72,22 @@ def test_kernels_on_two_cores_are_right(name: str, ranks: int) -> None:
     assert not report.diagnostics
 
 
-@pytest.mark.parametrize(("rows", "grid"), [(8, ()), (9, (2,)), (16, (2,)), (17, (2,))])
-def test_two_cores_where_each_gets_whole_tiles(rows: int, grid: tuple[int, ...]) -> None:
-    function, mesh = rs.compile("all_gather_matmul_features"), {"i": 2}
+@pytest.mark.parametrize(
+    ("name", "ranks", "rows", "grid"),
+    [
+        ("all_gather_matmul_features", 2, 191, ()),
+        ("all_gather_matmul_features", 2, 192, (2,)),
+        ("all_gather_matmul", 2, 95, ()),  # of which two are multiplied with a weight
+        ("all_gather_matmul", 2, 96, (2,)),
+        ("all_gather_matmul_bidirectional", 6, 32, ()),  # a part of a shard is one tile
+        ("all_gather_matmul_bidirectional", 6, 33, (2,)),
+    ],
+)
+def test_both_cores_where_there_are_rows_enough(name: str, ranks: int, rows: int, grid: tuple[int, ...]) -> None:
+    function, mesh = rs.compile(name), {"i": ranks}
+    depth = 256 if "features" in name else 128
     for cores in (1, 2):
-        args = [f"f32[{2 * rows},128]", "f32[512,128]"]
+        args = [f"bf16[{ranks * rows},128]", f"bf16[{ranks * depth},128]"]
         (call,) = find_calls(lambda x, w: function(x, w, axis_name="i"), mesh, args, ("i", "i"), "i", cores=cores)[
             0
         ].calls
@@ -130,7 +141,7 @@ def test_tampered_kernels_are_wrong_on_two_cores(name: str) -> None:
 def test_blocks_of_the_wrong_core_are_found(name: str) -> None:
     """Both cores with the rows of the first: on one core in sequence nothing races, and the result is incomplete."""
     source = rs.compile(name).source(N=2)
-    text = source.replace("lambda core: (*(0,) * len(grid), core, 0)", "lambda core: (*(0,) * len(grid), 0, 0)")
+    text = source.replace("return *(0 for _ in grid), core, 0", "return *(0 for _ in grid), 0, 0")
     assert text != source
     report = audit(text, name, 2, by_lax(name), cores=2)
     assert report.verdict == "wrong", str(report)

@@ -55,6 +55,7 @@ def matmul_reduce_scatter(
     call = _Call(name, axis_name, interpret, collective_id, cores)
     x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))
     _check_product(call, x, w, 1, 0)
+    _spread(call, x.shape[0])
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     finish = _epilogue(name, epilogue)
     partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)
@@ -411,13 +412,27 @@ def _padded(x, rows, cols):
 # A kernel on two cores is a grid of two: each core runs it on its share of the rows, in
 # a ring of its own with the same core of other devices. VMEM and semaphores are a core's.
 
+# Each core reads the whole of the weights from HBM: on v5p, with fewer rows of bf16 for
+# it to multiply, two cores take longer for that than one takes for everything.
+_ROWS_OF_CORE = 96
+
+
+def _spread(call, rows):
+    """Leaves it to one core where there are few rows, those of all shards together."""
+    if rows < call.device_cores * _ROWS_OF_CORE:
+        call.device_cores = 1
+
 
 def _rows_of_core(cores, shape):
     """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
     if cores == 1:
         return pl.BlockSpec(memory_space=pltpu.VMEM)
     *grid, rows, cols = shape
-    block, index = (*grid, rows // cores, cols), lambda core: (*(0,) * len(grid), core, 0)
+    block = (*grid, rows // cores, cols)
+
+    def index(core):
+        return *(0 for _ in grid), core, 0
+
     return pl.BlockSpec(block, index, memory_space=pltpu.VMEM)
 
 
@@ -446,9 +461,13 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     types = jax.typeof(x).mat
     if spec["replicated"]:
         types = types.update(varying=types.varying - set(call.axes))
+    # Other ranks write into a result that is the same at all of them: on two cores that
+    # takes memory of its own, for the blocks of a grid have no place that others know.
+    aside = cores > 1 and spec["replicated"]
     grids = [(spec[name], name) for name in ("x", "o")]
-    sizes = {name: cores * units.bytes(grid, name) for grid, name in grids}
+    sizes = {name: units.bytes(grid, name) for grid, name in grids}
     sizes["w"] = w.size * w.dtype.itemsize
+    sizes["o"] *= 2 if aside else 1
     sizes["scratch"] = sum(units.bytes(grid, kind) for grid, kind in spec["scratch"])
     if sum(sizes.values()) > call.vmem_bytes:
         parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
@@ -458,10 +477,7 @@ def _launch_product(call, kernel, x, w, spec, units, finish):
     if not spec["in_columns"]:
         w = w.reshape(*spec["w"], *units.kinds["w"][:2])
 
-    # Other ranks write into a result that is the same at all of them: on two cores that
-    # takes memory of its own, for the blocks of a grid have no place that others know.
     shape = (*spec["o"], rows, cols)
-    aside = cores > 1 and spec["replicated"]
     scratch = [pltpu.VMEM((*spec["o"], share, cols), dtype)] if aside else []
 
     def body(x_ref, w_ref, o_ref, *refs):
