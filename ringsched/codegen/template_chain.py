@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringsched.codegen.template_multiply import _epilogue, _padded
+from ringsched.codegen.template_multiply import _epilogue, _Finish, _padded
 
 N = 4
 
@@ -58,7 +58,8 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     ]
 
     def body(*refs):
-        options = {"axes": call.axes, "layers": layers, "finishes": finishes}
+        done = [_Finish(finish) for finish in finishes]
+        options = {"axes": call.axes, "layers": layers, "finishes": done}
         kernel(*call.coordinates(), *refs, **options)
 
     place = pl.BlockSpec(memory_space=pltpu.VMEM)
@@ -80,6 +81,16 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)
+
+
+def _differentiable(call, forward, backward, x, weights, *rest):
+    """forward(call, x, weights, *rest), with the gradient that `backward` computes."""
+    apply = jax.custom_vjp(lambda x, weights: forward(call, x, weights, *rest))
+    apply.defvjp(
+        lambda x, weights: (apply(x, weights), (x, weights)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
+    return apply(x, weights)
 
 
 def _finished(y, finish, dtype):

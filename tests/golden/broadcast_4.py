@@ -457,7 +457,7 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish)
+            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -466,7 +466,8 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
         @pl.loop(0, tiles)
         def _(i):
             a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, finish)
+            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
 
         return
 
