@@ -93,10 +93,10 @@ def kernel_lines(
     return lines
 
 
-def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[int, ...], int | None]:
-    """How many units each call that multiplies takes, in order; the first that is in a loop or guarded."""
+def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[tuple[int, ...], ...], int | None]:
+    """How many units each product has, for each call that multiplies; the first call that is in a loop or guarded."""
     writer = _writer(program, units, Arguments(), debug=False)
-    found: list[int] = []
+    found: list[tuple[int, ...]] = []
     nested: list[int] = []
 
     def visit(body: tuple[Instruction, ...], deep: bool) -> None:
@@ -105,7 +105,7 @@ def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[i
             if together:
                 nested.extend([len(found)] if deep else [])
                 for products in writer.groups([i for i in row if isinstance(i, Multiply)]):
-                    found.append(sum(len(p.factors) * len(p.targets) for p in products))
+                    found.append(tuple(writer.units(p) for p in products))
                 continue
             for i in row:
                 if isinstance(i, Loop | When):
@@ -336,6 +336,12 @@ class _Writer:
         ]
         return fuse(products, self.blocks, lambda target: target.buffer in self.finishes)
 
+    def units(self, product: Product) -> int:
+        """Units that are multiplied."""
+        source, _ = product.factors[0]
+        inner = math.prod(self.shapes[source.buffer][len(source.index) :])
+        return len(product.factors) * len(product.targets) * inner
+
     def product(self, product: Product) -> list[str]:
         """The arguments of `_Product`."""
         targets = [self.region(target) for target in product.targets]
@@ -350,8 +356,11 @@ class _Writer:
         return self.shapes[region.buffer][-1] if whole else 0
 
     def products(self, i: Multiply) -> Iterator[tuple[Region, ...]]:
-        """The regions of each product: one for every unit of a chunk of several parts."""
+        """The regions of each product: one for every unit of a chunk, where units have weights of their own."""
         regions = [i.target, i.source, i.weight, *(() if i.plus is None else (i.plus,))]
+        if _left(i.weight, self.shapes) == 0 and _left(i.target, self.shapes) == _left(i.source, self.shapes):
+            yield tuple(regions)
+            return
         depth = max(_left(r, self.shapes) for r in regions)
         extents = next(self.shapes[r.buffer][len(r.index) :] for r in regions if _left(r, self.shapes) == depth)
         for number, inner in enumerate(itertools.product(*(range(extent) for extent in extents))):

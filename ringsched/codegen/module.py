@@ -36,7 +36,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 """
-CHAIN_IMPORTS = f"import copy\n{IMPORTS}"
+CHAIN_IMPORTS = f"import copy\nimport itertools\n{IMPORTS}"
 PRODUCT_IMPORTS = f"import copy\nimport dataclasses\nimport itertools\n{IMPORTS}"
 
 

@@ -312,7 +312,7 @@ class Product:
         yield f'    "gathers": {self.gathers},'
         yield f'    "by_rows": {self.by_rows},'
         yield f'    "by_columns": {not self.gathers and not self.by_rows},'
-        yield f'    "groups": {groups!r},  # of products, how many units each'
+        yield f'    "groups": {groups!r},  # calls; of each product so many units'
         yield f'    "rolled": {nested},'
         yield f'    "directions": {_directions(program.body)},'
         yield f'    "replicated": {self.promise.kind == "all_reduce"},'

@@ -4,6 +4,7 @@ Everything after the marker is copied into the module, in front of what template
 """
 
 import copy
+import itertools
 import math
 
 import jax
@@ -36,16 +37,37 @@ class _Product:
 
     @property
     def rows(self):
-        return self.factors[0][0].shape[0]
+        return self.factors[0][0].shape[-2]
 
     @property
     def weights(self):
         return [w for _, w in self.factors]
 
+    @property
+    def grid(self):
+        """Of several units that are multiplied by the same weight."""
+        return self.factors[0][0].shape[:-2]
+
+    def parts(self):
+        """One product for each unit."""
+        if not self.grid:
+            return [self]
+        units = itertools.product(*(range(extent) for extent in self.grid))
+        return [self.at(index) for index in units]
+
+    def at(self, index):
+        """Those of its units, or rows, that have this index."""
+        return self.of(
+            targets=tuple(target.at[index] for target in self.targets),
+            factors=[(x.at[index], w) for x, w in self.factors],
+            plus=None if self.plus is None else self.plus.at[index],
+            finish=self.finish and self.finish.at[index],
+        )
+
 
 def _multiply(*products):
     """Products of operands in VMEM."""
-    for stack in _stacks(products):
+    for stack in _stacks([part for product in products for part in product.parts()]):
         for product, y in zip(stack, _values(stack), strict=True):
             _store(product, y)
 
@@ -230,8 +252,11 @@ class _Finish:
         return _Indexed(self._of_chunk)
 
     def _of_chunk(self, index):
-        names = ("residual", "scale", "bias") if self.by_columns else ("residual",)
-        return self.each(lambda ref: ref.at[index], *names)
+        other = self.each(lambda ref: ref.at[index], "residual")
+        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
+        if not (self.by_columns and unit):
+            return other
+        return other.each(lambda ref: ref.at[unit], "scale", "bias")
 
     def each(self, function, *names):
         """The same with other references: function of those that have these names."""

@@ -14,8 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from ringsched.codegen.template_multiply import (
     _WIDE,
-    _Finish,
     _dot,
+    _Finish,
     _multiply,
     _padded,
     _shape_of,

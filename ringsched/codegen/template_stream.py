@@ -35,58 +35,119 @@ class _Streamed:
         self.buffers = buffers
         self.calls = self.passes = self.known = 0
         self.seen = []
-        for q in range(min(plan.ahead, plan.loads(self.passes))):
-            self.load([weight], q, plan.slot(q))
+        for q in range(min(plan.ahead, plan.loads)):
+            self.load([weight], q % plan.count, plan.slot(q))
 
     def __call__(self, *products):
         """Computes products; some of their tiles later, where the plan says so."""
-        plan = self.plan
         products = [part for product in products for part in _apart(product)]
-        for block in self.in_blocks(products):
-            if plan.upto is None:
-                for stack in _stacks(block, most=math.inf):
-                    self.anew(stack)
-                continue
-            upto = plan.upto[self.calls]
-            self.seen = [*self.seen, *block] if plan.block is None else block
-            self.tiles(block, 0, self.known, plan.slot)
-            self.tiles(self.seen, self.known, upto, plan.slot, self.arrive)
-            self.known = max(self.known, upto)
+        units = [unit for product in products for unit in product.parts()]
+        most = self.plan.block
+        if most is None:
+            self.group(units)
+            self.passes += 1
+        elif most >= units[0].rows:
+            self.in_blocks(units, most // units[0].rows)
+        else:
+            for product in products:
+                self.in_rows(product)
         self.calls += 1
 
-    def anew(self, stack):
+    def group(self, products, number=0):
+        """Products whose x is in VMEM; the number-th pass of some that have one text."""
+        plan = self.plan
+        if plan.upto is None:
+            for stack in _stacks(products, most=math.inf):
+                self.anew(stack, number)
+            return
+        upto = plan.upto[self.calls]
+        self.seen = [*self.seen, *products] if plan.block is None else products
+        self.tiles(products, 0, self.known, plan.slot)
+        self.tiles(self.seen, self.known, upto, plan.slot, self.arrive)
+        self.known = max(self.known, upto)
+
+    def in_blocks(self, products, many):
+        """Products whose x is in HBM, so many of them at a time."""
+        blocks = [products[i : i + many] for i in range(0, len(products), many)]
+        x, arrived = self.buffers["x"], self.buffers["arrived"]
+        rows = products[0].rows
+
+        def fetch(number):
+            k = number % 2
+            for i, product in enumerate(blocks[number]):
+                place = x.at[k, pl.ds(i * rows, rows)]
+                _copy(product.factors[0][0], place, arrived.at[k])
+
+        fetch(0)
+        for number, block in enumerate(blocks):
+            k = number % 2
+            _wait(x.at[k, pl.ds(0, len(block) * rows)], arrived.at[k])
+            if number + 1 < len(blocks):
+                fetch(number + 1)
+            near = []
+            for i, product in enumerate(block):
+                place = x.at[k, pl.ds(i * rows, rows)]
+                near.append(product.of(factors=[(place, product.factors[0][1])]))
+            self.group(near)
+            self.passes += 1
+
+    def in_rows(self, product):
+        """A product whose x is in HBM, so many rows of each unit at a time."""
+        size, grid = self.plan.block, product.grid
+        each = product.rows // size
+        count = math.prod(grid) * each
+        x, arrived = self.buffers["x"], self.buffers["arrived"]
+
+        def piece(i):
+            start = i % each * size
+            index = [pl.ds(pl.multiple_of(start, size), size)]
+            number = i // each
+            for extent in reversed(grid):
+                index.insert(0, number % extent)
+                number = number // extent
+            return product.at(tuple(index))
+
+        def fetch(i, k):
+            _copy(piece(i).factors[0][0], x.at[k], arrived.at[k])
+
+        def multiply(i):
+            k = i % 2
+            _wait(x.at[k], arrived.at[k])
+
+            @pl.when(i + 1 < count)
+            def _():
+                fetch(i + 1, 1 - k)
+
+            near = piece(i)
+            self.group([near.of(factors=[(x.at[k], near.factors[0][1])])], i)
+
+        fetch(0, 0)
+        alone = self.plan.upto is not None and self.known == 0
+        if alone:
+            multiply(0)
+        pl.loop(int(alone), count)(multiply)
+        self.passes += count
+
+    def anew(self, stack, number):
         """Products by all tiles of their weights, which are loaded for them."""
         plan, weights = self.plan, stack[0].weights
         count = weights[0].cols[1] // plan.tile
-        if self.weight is not None and not plan.rolled:
-            base = self.passes * count
-            self.passes += 1
-            last = self.passes == plan.passes
-
-            def arrive(j):
-                self.wait(weights, plan.slot(base + j))
-                following = base + j + plan.ahead
-
-                def load():
-                    slot = plan.slot(following)
-                    self.load(weights, following % count, slot)
-
-                pl.when(j + plan.ahead < count)(load) if last else load()
-
-            self.tiles(stack, 0, count, lambda j: plan.slot(base + j), arrive)
-            return
-
-        for j in range(min(plan.ahead, count)):
-            self.load(weights, j, plan.slot(j))
+        first, total = 0, count
+        if plan.loads:
+            first, total = (self.passes + number) * count, plan.loads
+        else:
+            for j in range(min(plan.ahead, count)):
+                self.load(weights, j, plan.slot(j))
 
         def arrive(j):
-            self.wait(weights, plan.slot(j))
+            self.wait(weights, plan.slot(first + j))
+            following = first + j + plan.ahead
 
-            @pl.when(j + plan.ahead < count)
+            @pl.when(following < total)
             def _():
-                self.load(weights, j + plan.ahead, plan.slot(j + plan.ahead))
+                self.load(weights, following % count, plan.slot(following))
 
-        self.tiles(stack, 0, count, plan.slot, arrive)
+        self.tiles(stack, 0, count, lambda j: plan.slot(first + j), arrive)
 
     def arrive(self, j):
         """Waits for the j-th tile of the weight, and loads a later one."""
@@ -193,41 +254,6 @@ class _Streamed:
             for k in range(min(2, last - first)):
                 _wait(out.at[k, pl.ds(0, start)], stored.at[k])
 
-    def in_blocks(self, products):
-        """The products; where x is in HBM, as many rows at a time as there is room for."""
-        most = self.plan.block
-        if most is None:
-            yield products
-            return
-        blocks = [[]]
-        for product in products:
-            for start in range(0, product.rows, most):
-                piece = _rows(product, start, min(most, product.rows - start))
-                if sum(each.rows for each in blocks[-1]) + piece.rows > most:
-                    blocks.append([])
-                blocks[-1].append(piece)
-        x, arrived = self.buffers["x"], self.buffers["arrived"]
-
-        def places(block, k):
-            start = 0
-            for piece in block:
-                yield piece, x.at[k, pl.ds(start, piece.rows)]
-                start += piece.rows
-
-        def fetch(number):
-            k = number % 2
-            for piece, place in places(blocks[number], k):
-                _copy(piece.factors[0][0], place, arrived.at[k])
-
-        fetch(0)
-        for number, block in enumerate(blocks):
-            k = number % 2
-            for _, place in places(block, k):
-                _wait(place, arrived.at[k])
-            if number + 1 < len(blocks):
-                fetch(number + 1)
-            yield [piece.of(factors=[(place, piece.factors[0][1])]) for piece, place in places(block, k)]
-
 
 def _apart(product):
     """A product whose columns are shared out among targets as one for each of them."""
@@ -243,18 +269,6 @@ def _apart(product):
 def _far_residual(product):
     ref = product.finish and product.finish.residual
     return ref is not None and not _in_vmem(ref)
-
-
-def _rows(product, start, size):
-    """Some of a product's rows."""
-    rows = pl.ds(start, size)
-    finish = product.finish and product.finish.each(lambda it: it.at[rows], "residual")
-    return product.of(
-        targets=(product.targets[0].at[rows],),
-        factors=[(x.at[rows], w) for x, w in product.factors],
-        plus=None if product.plus is None else product.plus.at[rows],
-        finish=finish,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,8 +315,9 @@ class _Plan:
         later = kept + (j - kept) % others
         return jnp.where(j < kept, j, later) if kept else later
 
-    def loads(self, passes):
-        """How many tiles of a weight that all products share come in all."""
+    @property
+    def loads(self):
+        """How many tiles of a weight that all products share come in all; 0: unknown."""
         if not self.shared or (self.upto is None and self.rolled):
             return 0
         return self.count if self.upto else self.count * self.passes
@@ -312,16 +327,17 @@ class _Plan:
 class _Work:
     """What a kernel does: products of units of x and of the weight.
 
-    rows, depth, cols: of one product. groups: how many units each group of products
-    has, in order. rolled: the first group in a loop, None: there are none. directions:
-    in which units travel at a time. sides: 2 where there is a gate. Bytes: of an element of x, of the result, of the residual (or 0); `held`:
-    in VMEM however the rest is streamed; x and gathered: of these.
+    rows, depth, cols: of one unit. groups: how many units each product has, for each
+    call. rolled: the first call that is in a loop, None: there is none. directions: in
+    which units travel at a time. sides: 2 where there is a gate. x_bytes, o_bytes,
+    residual_bytes: of an element, 0 for none. held: bytes that are in VMEM however the
+    rest is streamed. x, gathered: bytes of these.
     """
 
     rows: int
     depth: int
     cols: int
-    groups: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
     gathers: bool
     by_rows: bool
     rolled: int | None
@@ -337,25 +353,30 @@ class _Work:
     @property
     def stack(self):
         """How many units of depth one product multiplies: the terms of a sum."""
-        return max(self.groups) if self.gathers and not self.by_rows else 1
+        return max(map(sum, self.groups)) if self.gathers and not self.by_rows else 1
 
     def passes(self, plan):
-        """For each group: rows, first and last tile, and whether tiles are loaded."""
+        """For each group: rows, tiles, whether these are loaded, how often one runs."""
         known = seen = 0
         for number, group in enumerate(self.groups):
-            rows = self.rows * (group if self.by_rows else 1)
-            times = 1 if self.by_rows or self.gathers else group
-            if plan.block is not None:
-                times *= -(-rows // plan.block)
-                rows = min(rows, plan.block)
+            rows, passes = self.rows * sum(group), [1]
+            if not self.by_rows:
+                rows, passes = self.rows, [1] * (1 if self.gathers else sum(group))
+            if plan.block is not None and plan.block >= self.rows:
+                together = plan.block // self.rows if self.by_rows else 1
+                times = -(-sum(group) // together)
+                rows, passes = min(rows, plan.block), [1] * times
+            elif plan.block is not None:
+                rows, passes = plan.block, [k * self.rows // plan.block for k in group]
             if plan.upto is None:
-                yield [(rows, 0, plan.count, True)] * times
+                yield [(rows, plan.count, True, times) for times in passes]
                 continue
             seen = rows if plan.block is not None else seen + rows
             upto = plan.upto[number]
-            found = [(rows, 0, known, False), (seen, known, upto, True)]
-            found += [(rows, 0, upto, False)] * (times - 1)
-            yield [each for each in found if each[1] < each[2]]
+            found = [(rows, known, False, 1), (seen, upto - known, True, 1)]
+            later = [passes[0] - 1, *passes[1:]]
+            found += [(rows, upto, False, times) for times in later if times]
+            yield [each for each in found if each[1]]
             known = upto
 
     def sizes(self, plan):
@@ -377,8 +398,9 @@ class _Work:
     def plans(self, tiles):
         """Ways to stream the operands."""
         count = len(self.groups)
-        fine = [self.rows * k for k in range(1, max(self.groups) + 1)] if self.by_rows else []
-        fine += [self.rows // k for k in range(1, 65) if self.rows % (k * 32) == 0]
+        many = max(map(sum, self.groups)) if self.by_rows else 1
+        fine = [self.rows * k for k in range(1, many + 1)]
+        fine += [self.rows // k for k in range(2, 65) if self.rows % (k * 32) == 0]
         blocks = [None]
         if self.by_rows or not self.gathers:
             blocks += sorted({rows for rows in fine if 128 <= rows <= _ROWS} or {self.rows})
@@ -395,8 +417,8 @@ class _Work:
             for upto in dict.fromkeys(ways):
                 rolled = self.rolled is not None
                 plan = _Plan(tile, parts, ahead, block, upto, 0, rolled, self.by_rows)
-                passes = sum(len(group) for group in self.passes(plan))
-                yield dataclasses.replace(plan, passes=passes)
+                passes = [times for group in self.passes(plan) for *_, times in group]
+                yield dataclasses.replace(plan, passes=sum(passes))
 
 
 # The model of a chip: what it can do at best, and what a tile costs beside its product.
@@ -453,15 +475,15 @@ class _Chip:
         for number, group in enumerate(work.passes(plan)):
             now = max(now, here)
             if number + 1 < len(work.groups) and work.gathers:
-                units = work.groups[number + 1] * work.rows * work.depth
+                units = sum(work.groups[number + 1]) * work.rows * work.depth
                 bytes = units * work.x_bytes / work.directions
                 here = now + bytes / self.link + _HOP_SECONDS
             if plan.block is not None:
                 now += plan.block * work.depth * work.x_bytes / self.hbm
-            for rows, first, last, loads in group:
+            for rows, count, loads, times in group:
                 store = rows * plan.tile * (work.o_bytes + work.residual_bytes)
                 entered = now
-                for _ in range(first, last):
+                for _ in range(count * times):
                     if loads:
                         early = len(begun) - plan.ahead
                         issued = begun[early] if early >= 0 else 0.0
