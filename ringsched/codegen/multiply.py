@@ -227,12 +227,13 @@ class Product:
             (False, True): f"m, k, n = x.shape[0] // {shares}, x.shape[1], wide",
             (False, False): f"(m, k), n = x.shape, wide // {shares}",
         }[self.gathers, self.by_rows]
-        partial = "" if self.gathers else ', options["partial"]'
+        last = "sides=len(weights)" if self.gathers else 'options["partial"]'
         body = [
             f"parts = {parts}  # of a shard",
             "wide = _shape_of(weights[0], options)[1]",
             sizes,
-            f'units = _Units((m, k, n), {cut}, x.dtype, options["out_dtype"]{partial})',
+            'out = options["out_dtype"]',
+            f"units = _Units((m, k, n), {cut}, x.dtype, out, {last})",
             *self._cut(shares, spec),
             f"extras = _cut(extras, units, {spec}, pack)",
             "operands = (x, weights, extras)",

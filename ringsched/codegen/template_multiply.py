@@ -290,8 +290,8 @@ def _activated(function, gated, y, residual=None):
 class _Units:
     """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
 
-    def __init__(self, sizes, parts, dtype, out, partial=None):
-        """sizes, parts: of rows, depth and columns of a shard."""
+    def __init__(self, sizes, parts, dtype, out, partial=None, sides=1):
+        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
         tiles = (sublanes, 128, 128)
@@ -301,7 +301,7 @@ class _Units:
             "x": (self.rows, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
             "o": (self.rows, self.cols, out),
-            "sum": (self.rows, self.cols, jnp.dtype(wide)),
+            "sum": (self.rows, sides * self.cols, jnp.dtype(wide)),
             "partial": (self.rows, self.cols, partial),
         }
 
