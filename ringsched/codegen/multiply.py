@@ -97,7 +97,8 @@ class Product:
             "    collective_id: None derives it from the barrier and the mesh axes.",
             "    Raises ValueError where shapes do not match or do not fit VMEM.",
             '    """',
-            f'    call = _Call("{self.name}", axis_name, interpret, collective_id)',
+            f'    name = "{self.name}"',
+            "    call = _Call(name, axis_name, interpret, collective_id)",
             "    x, weights = _operands(call, x, w)",
             "    options = {",
             '        "function": _epilogue(call.name, epilogue),',
@@ -236,8 +237,8 @@ class Product:
             f"units = _Units((m, k, n), {cut}, x.dtype, out, {last})",
             *self._cut(shares, spec),
             f"extras = _cut(extras, units, {spec}, pack)",
-            "operands = (x, weights, extras)",
-            f"y = _launch_product(call, {kernel}, *operands, {spec}, units, options)",
+            f"spec, operands = {spec}, (x, weights, extras)",
+            f"y = _launch_product(call, {kernel}, *operands, spec, units, options)",
         ]
         if self.gathers:
             body += [
@@ -289,7 +290,8 @@ class Product:
                 ]
         return [
             *x,
-            f"weights = _padded_weights(weights, {depth}, {cols}, options)",
+            f"cut = ({depth}, {cols})",
+            "weights = _padded_weights(weights, *cut, options)",
             "",
             "def pack(y):",
             *(f"    {line}" for line in pack),

@@ -194,7 +194,9 @@ class _Weight:
     def references(self):
         """The block of each matrix."""
         for ref in self.refs:
-            places = [self.cols, self.rows] if self.transposed else [self.rows, self.cols]
+            places = [self.rows, self.cols]
+            if self.transposed:
+                places.reverse()
             yield ref.at[tuple(_span(*place) for place in places)]
 
     def __getitem__(self, block):
@@ -260,8 +262,8 @@ class _Finish:
 
     def each(self, function, *names):
         """The same with other references: function of those that have these names."""
-        refs = {name: getattr(self, name) for name in names}
-        return self.of(**{k: function(ref) for k, ref in refs.items() if ref is not None})
+        known = [name for name in names if getattr(self, name) is not None]
+        return self.of(**{name: function(getattr(self, name)) for name in known})
 
     def __call__(self, y):
         if self.scale is not None:
@@ -324,20 +326,20 @@ def _padded(x, rows, cols):
 
 
 def _padded_weights(weights, rows, cols, options):
-    """Each weight [n * k, m * l] with zeros: n blocks of `rows`, m of `cols` columns.
+    """Each weight with zeros behind its blocks of rows and of columns.
 
-    rows, cols: pairs of how many blocks, and the size of each with its zeros.
+    rows, cols: how many blocks there are, and the size of each with its zeros.
     """
     if options["transposed"]:
         rows, cols = cols, rows
 
     def padded(w):
-        (n, k), (m, l) = rows, cols
-        if w.shape == (n * k, m * l):
+        (n, high), (m, wide) = rows, cols
+        if w.shape == (n * high, m * wide):
             return w
         blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
-        blocks = _padded(jnp.moveaxis(blocks, 2, 1), k, l)
-        return jnp.moveaxis(blocks, 1, 2).reshape(n * k, m * l)
+        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
+        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
 

@@ -36,9 +36,9 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
     Gives the units of the result, and of what was gathered, where that is kept.
     """
     rows, cols, dtype = units.kinds["o"]
-    types = jax.typeof(x).mat
+    types = [jax.typeof(x).mat] * 2  # of the result, and of what was gathered
     if spec["replicated"]:
-        types = types.update(varying=types.varying - set(call.axes))
+        types[0] = types[0].update(varying=types[0].varying - set(call.axes))
     transposed, gated = options["transposed"], len(weights) > 1
     work, sizes = _work(spec, units, weights, extras, options)
     chip = _Chip.of(call, units.kinds["x"][2])
@@ -82,12 +82,13 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
         refs = (x_ref, w_ref, o_ref, *gathered, *others)
         kernel(*place, *refs, axes=call.axes, multiply=multiply, finish=done)
 
+    shapes = [
+        jax.ShapeDtypeStruct(shape, each, manual_axis_type=varying)
+        for (shape, each, _), varying in zip(results, types, strict=False)
+    ]
     result = pl.pallas_call(
         body,
-        out_shape=[
-            jax.ShapeDtypeStruct(shape, each, manual_axis_type=types if k == 0 else jax.typeof(x).mat)
-            for k, (shape, each, _) in enumerate(results)
-        ],
+        out_shape=shapes,
         in_specs=[pl.BlockSpec(memory_space=space) for _, space in operands],
         out_specs=[pl.BlockSpec(memory_space=space) for *_, space in results],
         scratch_shapes=scratch + spec["semaphores"] + list(own.values()),
@@ -260,14 +261,15 @@ def _operands(call, x, w):
     return call.vary(jnp.asarray(x)), weights
 
 
-def _check_product(call, x, weights, options, deeper=1, wider=1, split=None, gates=True):
+def _check_product(call, x, weights, options, **rule):
     """The shape of the result; raises ValueError where operands do not match.
 
     deeper: how many times the depth of x that of a weight is; wider: how many times the
     rows of x the result has. split: the dimension of the product that is shared out
     among the ranks. gates: whether there may be a gate.
     """
-    name = call.name
+    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
+    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
     if len(weights) > 2 or (len(weights) == 2 and not gates):
         have = f"{1 + gates} weights" if gates else "one weight"
         raise ValueError(f"{name} takes at most {have}, not {len(weights)}")

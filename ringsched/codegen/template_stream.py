@@ -195,6 +195,7 @@ class _Streamed:
         far = [not _in_vmem(product.targets[0]) for product in products]
         out, stored = self.buffers.get("out"), self.buffers.get("stored")
         added = any(_far_residual(product) for product in products)
+        residuals = {"residual"} if added else set()
         residual, fetched = self.buffers.get("residual"), self.buffers.get("fetched")
 
         def part(ref, j):
@@ -234,7 +235,7 @@ class _Streamed:
                 pairs = zip(product.factors, near, strict=True)
                 target, plus, finish = product.targets[0], product.plus, product.finish
                 if finish is not None:
-                    names = ("scale", "bias") if added else ("scale", "bias", "residual")
+                    names = {"scale", "bias", "residual"} - residuals
                     finish = finish.each(lambda ref: part(ref, j), *names)
                 if added:
                     finish = finish.of(residual=residual.at[k, place])
@@ -403,7 +404,8 @@ class _Work:
         fine += [self.rows // k for k in range(2, 65) if self.rows % (k * 32) == 0]
         blocks = [None]
         if self.by_rows or not self.gathers:
-            blocks += sorted({rows for rows in fine if 128 <= rows <= _ROWS} or {self.rows})
+            fine = {rows for rows in fine if 128 <= rows <= _ROWS}
+            blocks += sorted(fine or {self.rows})
         for tile, ahead, block in itertools.product(tiles, (1, 2, 4), blocks):
             parts = self.cols // tile
             ways = [None]
@@ -422,7 +424,14 @@ class _Work:
 
 
 # The model of a chip: what it can do at best, and what a tile costs beside its product.
-_LINKS = {4: 45e9, 5: 90e9, 6: 90e9, 7: 100e9}  # bytes a second, of a link one way
+_LINKS = {  # bytes a second of a link, one way, by generation and whether it is lite
+    (4, True): 45e9,
+    (4, False): 45e9,
+    (5, True): 45e9,
+    (5, False): 90e9,
+    (6, True): 90e9,
+    (7, False): 100e9,
+}
 _TILE_SECONDS = 0.2e-6
 _HOP_SECONDS = 1e-6
 _CYCLES = 1.75e9  # a second
@@ -451,7 +460,7 @@ class _Chip:
         if dtype.itemsize == 4:
             speed = speed / 6
         speed = speed or info.bf16_ops_per_second
-        link = 45e9 if info.generation == 5 and info.is_lite else _LINKS[info.generation]
+        link = _LINKS[info.generation, info.is_lite]
         least = 64 if info.mxu_column_size == 128 else 128
         return cls(speed, info.mem_bw_bytes_per_second, link, call.vmem_bytes, least)
 
@@ -544,8 +553,9 @@ def _stream_buffers(plan, work, dtypes, transposed):
     """Further scratch of a kernel that streams its weights. dtypes: of x, o, residual."""
     two = pltpu.SemaphoreType.DMA((2,))
     tile = (work.stack * work.depth, work.sides * plan.tile)
+    tile = tile[::-1] if transposed else tile
     own = {
-        "tiles": pltpu.VMEM((plan.slots, *(tile[::-1] if transposed else tile)), dtypes[0]),
+        "tiles": pltpu.VMEM((plan.slots, *tile), dtypes[0]),
         "loaded": pltpu.SemaphoreType.DMA((plan.slots,)),
     }
     if work.gathers:

@@ -332,11 +332,12 @@ class _Call:
         self.interpret = pltpu.InterpretParams() if interpret is True else interpret
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes = 2**26
+        self.vmem_bytes, self.tpu = 2**26, None
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            self.tpu = pltpu.get_tpu_info()
+            self.vmem_bytes = self.tpu.vmem_capacity_bytes
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

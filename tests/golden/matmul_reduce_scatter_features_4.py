@@ -64,7 +64,8 @@ def matmul_reduce_scatter_features(
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
     """
-    call = _Call("matmul_reduce_scatter_features", axis_name, interpret, collective_id)
+    name = "matmul_reduce_scatter_features"
+    call = _Call(name, axis_name, interpret, collective_id)
     x, weights = _operands(call, x, w)
     options = {
         "function": _epilogue(call.name, epilogue),
@@ -101,9 +102,11 @@ def _forward(call, x, weights, extras, options):
     parts = 1  # of a shard
     wide = _shape_of(weights[0], options)[1]
     (m, k), n = x.shape, wide // N
-    units = _Units((m, k, n), (1, 1, parts), x.dtype, options["out_dtype"], options["partial"])
+    out = options["out_dtype"]
+    units = _Units((m, k, n), (1, 1, parts), x.dtype, out, options["partial"])
     x = _padded(x, units.rows, units.depth)
-    weights = _padded_weights(weights, (1, units.depth), (N, parts * units.cols), options)
+    cut = ((1, units.depth), (N, parts * units.cols))
+    weights = _padded_weights(weights, *cut, options)
 
     def pack(y):
         y = jnp.moveaxis(y.reshape(m, -1, n), 1, 0)
@@ -117,8 +120,8 @@ def _forward(call, x, weights, extras, options):
         return jnp.moveaxis(y, 0, 1).reshape(m, -1)
 
     extras = _cut(extras, units, _SPEC, pack)
-    operands = (x, weights, extras)
-    y = _launch_product(call, _kernel, *operands, _SPEC, units, options)
+    spec, operands = _SPEC, (x, weights, extras)
+    y = _launch_product(call, _kernel, *operands, spec, units, options)
     return unpack(y)
 
 
@@ -130,7 +133,7 @@ _SPEC = {
     "gathers": False,
     "by_rows": False,
     "by_columns": True,
-    "groups": (1, 1, 1, 1),  # of products, how many units each
+    "groups": ((1,), (1,), (1,), (1,)),  # calls; of each product so many units
     "rolled": None,
     "directions": 1,
     "replicated": False,
@@ -227,10 +230,12 @@ def _transpose(call, x, weights, extras, options):
     parts = 1  # of a shard
     wide = _shape_of(weights[0], options)[1]
     (m, k), n = x.shape, wide
-    units = _Units((m, k, n), (1, parts, 1), x.dtype, options["out_dtype"])
+    out = options["out_dtype"]
+    units = _Units((m, k, n), (1, parts, 1), x.dtype, out, sides=len(weights))
     x = _padded(x, units.rows, parts * units.depth)
     x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)
-    weights = _padded_weights(weights, (N, parts * units.depth), (1, units.cols), options)
+    cut = ((N, parts * units.depth), (1, units.cols))
+    weights = _padded_weights(weights, *cut, options)
 
     def pack(y):
         y = _padded(y, units.rows, units.cols)
@@ -240,8 +245,8 @@ def _transpose(call, x, weights, extras, options):
         return y.reshape(units.rows, units.cols)[:m, :n]
 
     extras = _cut(extras, units, _TRANSPOSE_SPEC, pack)
-    operands = (x, weights, extras)
-    y = _launch_product(call, _transpose_kernel, *operands, _TRANSPOSE_SPEC, units, options)
+    spec, operands = _TRANSPOSE_SPEC, (x, weights, extras)
+    y = _launch_product(call, _transpose_kernel, *operands, spec, units, options)
     if options["keep"]:
         y, gathered = y
         whole = _whole(call, gathered, x, 1)
@@ -257,7 +262,7 @@ _TRANSPOSE_SPEC = {
     "gathers": True,
     "by_rows": False,
     "by_columns": False,
-    "groups": (1, 1, 1, 1),  # of products, how many units each
+    "groups": ((1,), (1,), (1,), (1,)),  # calls; of each product so many units
     "rolled": None,
     "directions": 1,
     "replicated": False,
@@ -381,9 +386,9 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
     Gives the units of the result, and of what was gathered, where that is kept.
     """
     rows, cols, dtype = units.kinds["o"]
-    types = jax.typeof(x).mat
+    types = [jax.typeof(x).mat] * 2  # of the result, and of what was gathered
     if spec["replicated"]:
-        types = types.update(varying=types.varying - set(call.axes))
+        types[0] = types[0].update(varying=types[0].varying - set(call.axes))
     transposed, gated = options["transposed"], len(weights) > 1
     work, sizes = _work(spec, units, weights, extras, options)
     chip = _Chip.of(call, units.kinds["x"][2])
@@ -427,12 +432,13 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
         refs = (x_ref, w_ref, o_ref, *gathered, *others)
         kernel(*place, *refs, axes=call.axes, multiply=multiply, finish=done)
 
+    shapes = [
+        jax.ShapeDtypeStruct(shape, each, manual_axis_type=varying)
+        for (shape, each, _), varying in zip(results, types, strict=False)
+    ]
     result = pl.pallas_call(
         body,
-        out_shape=[
-            jax.ShapeDtypeStruct(shape, each, manual_axis_type=types if k == 0 else jax.typeof(x).mat)
-            for k, (shape, each, _) in enumerate(results)
-        ],
+        out_shape=shapes,
         in_specs=[pl.BlockSpec(memory_space=space) for _, space in operands],
         out_specs=[pl.BlockSpec(memory_space=space) for *_, space in results],
         scratch_shapes=scratch + spec["semaphores"] + list(own.values()),
@@ -605,14 +611,15 @@ def _operands(call, x, w):
     return call.vary(jnp.asarray(x)), weights
 
 
-def _check_product(call, x, weights, options, deeper=1, wider=1, split=None, gates=True):
+def _check_product(call, x, weights, options, **rule):
     """The shape of the result; raises ValueError where operands do not match.
 
     deeper: how many times the depth of x that of a weight is; wider: how many times the
     rows of x the result has. split: the dimension of the product that is shared out
     among the ranks. gates: whether there may be a gate.
     """
-    name = call.name
+    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
+    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
     if len(weights) > 2 or (len(weights) == 2 and not gates):
         have = f"{1 + gates} weights" if gates else "one weight"
         raise ValueError(f"{name} takes at most {have}, not {len(weights)}")
@@ -664,58 +671,119 @@ class _Streamed:
         self.buffers = buffers
         self.calls = self.passes = self.known = 0
         self.seen = []
-        for q in range(min(plan.ahead, plan.loads(self.passes))):
-            self.load([weight], q, plan.slot(q))
+        for q in range(min(plan.ahead, plan.loads)):
+            self.load([weight], q % plan.count, plan.slot(q))
 
     def __call__(self, *products):
         """Computes products; some of their tiles later, where the plan says so."""
-        plan = self.plan
         products = [part for product in products for part in _apart(product)]
-        for block in self.in_blocks(products):
-            if plan.upto is None:
-                for stack in _stacks(block, most=math.inf):
-                    self.anew(stack)
-                continue
-            upto = plan.upto[self.calls]
-            self.seen = [*self.seen, *block] if plan.block is None else block
-            self.tiles(block, 0, self.known, plan.slot)
-            self.tiles(self.seen, self.known, upto, plan.slot, self.arrive)
-            self.known = max(self.known, upto)
+        units = [unit for product in products for unit in product.parts()]
+        most = self.plan.block
+        if most is None:
+            self.group(units)
+            self.passes += 1
+        elif most >= units[0].rows:
+            self.in_blocks(units, most // units[0].rows)
+        else:
+            for product in products:
+                self.in_rows(product)
         self.calls += 1
 
-    def anew(self, stack):
+    def group(self, products, number=0):
+        """Products whose x is in VMEM; the number-th pass of some that have one text."""
+        plan = self.plan
+        if plan.upto is None:
+            for stack in _stacks(products, most=math.inf):
+                self.anew(stack, number)
+            return
+        upto = plan.upto[self.calls]
+        self.seen = [*self.seen, *products] if plan.block is None else products
+        self.tiles(products, 0, self.known, plan.slot)
+        self.tiles(self.seen, self.known, upto, plan.slot, self.arrive)
+        self.known = max(self.known, upto)
+
+    def in_blocks(self, products, many):
+        """Products whose x is in HBM, so many of them at a time."""
+        blocks = [products[i : i + many] for i in range(0, len(products), many)]
+        x, arrived = self.buffers["x"], self.buffers["arrived"]
+        rows = products[0].rows
+
+        def fetch(number):
+            k = number % 2
+            for i, product in enumerate(blocks[number]):
+                place = x.at[k, pl.ds(i * rows, rows)]
+                _copy(product.factors[0][0], place, arrived.at[k])
+
+        fetch(0)
+        for number, block in enumerate(blocks):
+            k = number % 2
+            _wait(x.at[k, pl.ds(0, len(block) * rows)], arrived.at[k])
+            if number + 1 < len(blocks):
+                fetch(number + 1)
+            near = []
+            for i, product in enumerate(block):
+                place = x.at[k, pl.ds(i * rows, rows)]
+                near.append(product.of(factors=[(place, product.factors[0][1])]))
+            self.group(near)
+            self.passes += 1
+
+    def in_rows(self, product):
+        """A product whose x is in HBM, so many rows of each unit at a time."""
+        size, grid = self.plan.block, product.grid
+        each = product.rows // size
+        count = math.prod(grid) * each
+        x, arrived = self.buffers["x"], self.buffers["arrived"]
+
+        def piece(i):
+            start = i % each * size
+            index = [pl.ds(pl.multiple_of(start, size), size)]
+            number = i // each
+            for extent in reversed(grid):
+                index.insert(0, number % extent)
+                number = number // extent
+            return product.at(tuple(index))
+
+        def fetch(i, k):
+            _copy(piece(i).factors[0][0], x.at[k], arrived.at[k])
+
+        def multiply(i):
+            k = i % 2
+            _wait(x.at[k], arrived.at[k])
+
+            @pl.when(i + 1 < count)
+            def _():
+                fetch(i + 1, 1 - k)
+
+            near = piece(i)
+            self.group([near.of(factors=[(x.at[k], near.factors[0][1])])], i)
+
+        fetch(0, 0)
+        alone = self.plan.upto is not None and self.known == 0
+        if alone:
+            multiply(0)
+        pl.loop(int(alone), count)(multiply)
+        self.passes += count
+
+    def anew(self, stack, number):
         """Products by all tiles of their weights, which are loaded for them."""
         plan, weights = self.plan, stack[0].weights
         count = weights[0].cols[1] // plan.tile
-        if self.weight is not None and not plan.rolled:
-            base = self.passes * count
-            self.passes += 1
-            last = self.passes == plan.passes
-
-            def arrive(j):
-                self.wait(weights, plan.slot(base + j))
-                following = base + j + plan.ahead
-
-                def load():
-                    slot = plan.slot(following)
-                    self.load(weights, following % count, slot)
-
-                pl.when(j + plan.ahead < count)(load) if last else load()
-
-            self.tiles(stack, 0, count, lambda j: plan.slot(base + j), arrive)
-            return
-
-        for j in range(min(plan.ahead, count)):
-            self.load(weights, j, plan.slot(j))
+        first, total = 0, count
+        if plan.loads:
+            first, total = (self.passes + number) * count, plan.loads
+        else:
+            for j in range(min(plan.ahead, count)):
+                self.load(weights, j, plan.slot(j))
 
         def arrive(j):
-            self.wait(weights, plan.slot(j))
+            self.wait(weights, plan.slot(first + j))
+            following = first + j + plan.ahead
 
-            @pl.when(j + plan.ahead < count)
+            @pl.when(following < total)
             def _():
-                self.load(weights, j + plan.ahead, plan.slot(j + plan.ahead))
+                self.load(weights, following % count, plan.slot(following))
 
-        self.tiles(stack, 0, count, plan.slot, arrive)
+        self.tiles(stack, 0, count, lambda j: plan.slot(first + j), arrive)
 
     def arrive(self, j):
         """Waits for the j-th tile of the weight, and loads a later one."""
@@ -763,6 +831,7 @@ class _Streamed:
         far = [not _in_vmem(product.targets[0]) for product in products]
         out, stored = self.buffers.get("out"), self.buffers.get("stored")
         added = any(_far_residual(product) for product in products)
+        residuals = {"residual"} if added else set()
         residual, fetched = self.buffers.get("residual"), self.buffers.get("fetched")
 
         def part(ref, j):
@@ -802,7 +871,7 @@ class _Streamed:
                 pairs = zip(product.factors, near, strict=True)
                 target, plus, finish = product.targets[0], product.plus, product.finish
                 if finish is not None:
-                    names = ("scale", "bias") if added else ("scale", "bias", "residual")
+                    names = {"scale", "bias", "residual"} - residuals
                     finish = finish.each(lambda ref: part(ref, j), *names)
                 if added:
                     finish = finish.of(residual=residual.at[k, place])
@@ -822,41 +891,6 @@ class _Streamed:
             for k in range(min(2, last - first)):
                 _wait(out.at[k, pl.ds(0, start)], stored.at[k])
 
-    def in_blocks(self, products):
-        """The products; where x is in HBM, as many rows at a time as there is room for."""
-        most = self.plan.block
-        if most is None:
-            yield products
-            return
-        blocks = [[]]
-        for product in products:
-            for start in range(0, product.rows, most):
-                piece = _rows(product, start, min(most, product.rows - start))
-                if sum(each.rows for each in blocks[-1]) + piece.rows > most:
-                    blocks.append([])
-                blocks[-1].append(piece)
-        x, arrived = self.buffers["x"], self.buffers["arrived"]
-
-        def places(block, k):
-            start = 0
-            for piece in block:
-                yield piece, x.at[k, pl.ds(start, piece.rows)]
-                start += piece.rows
-
-        def fetch(number):
-            k = number % 2
-            for piece, place in places(blocks[number], k):
-                _copy(piece.factors[0][0], place, arrived.at[k])
-
-        fetch(0)
-        for number, block in enumerate(blocks):
-            k = number % 2
-            for _, place in places(block, k):
-                _wait(place, arrived.at[k])
-            if number + 1 < len(blocks):
-                fetch(number + 1)
-            yield [piece.of(factors=[(place, piece.factors[0][1])]) for piece, place in places(block, k)]
-
 
 def _apart(product):
     """A product whose columns are shared out among targets as one for each of them."""
@@ -872,18 +906,6 @@ def _apart(product):
 def _far_residual(product):
     ref = product.finish and product.finish.residual
     return ref is not None and not _in_vmem(ref)
-
-
-def _rows(product, start, size):
-    """Some of a product's rows."""
-    rows = pl.ds(start, size)
-    finish = product.finish and product.finish.each(lambda it: it.at[rows], "residual")
-    return product.of(
-        targets=(product.targets[0].at[rows],),
-        factors=[(x.at[rows], w) for x, w in product.factors],
-        plus=None if product.plus is None else product.plus.at[rows],
-        finish=finish,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -930,8 +952,9 @@ class _Plan:
         later = kept + (j - kept) % others
         return jnp.where(j < kept, j, later) if kept else later
 
-    def loads(self, passes):
-        """How many tiles of a weight that all products share come in all."""
+    @property
+    def loads(self):
+        """How many tiles of a weight that all products share come in all; 0: unknown."""
         if not self.shared or (self.upto is None and self.rolled):
             return 0
         return self.count if self.upto else self.count * self.passes
@@ -941,16 +964,17 @@ class _Plan:
 class _Work:
     """What a kernel does: products of units of x and of the weight.
 
-    rows, depth, cols: of one product. groups: how many units each group of products
-    has, in order. rolled: the first group in a loop, None: there are none. directions:
-    in which units travel at a time. sides: 2 where there is a gate. Bytes: of an element of x, of the result, of the residual (or 0); `held`:
-    in VMEM however the rest is streamed; x and gathered: of these.
+    rows, depth, cols: of one unit. groups: how many units each product has, for each
+    call. rolled: the first call that is in a loop, None: there is none. directions: in
+    which units travel at a time. sides: 2 where there is a gate. x_bytes, o_bytes,
+    residual_bytes: of an element, 0 for none. held: bytes that are in VMEM however the
+    rest is streamed. x, gathered: bytes of these.
     """
 
     rows: int
     depth: int
     cols: int
-    groups: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
     gathers: bool
     by_rows: bool
     rolled: int | None
@@ -966,25 +990,30 @@ class _Work:
     @property
     def stack(self):
         """How many units of depth one product multiplies: the terms of a sum."""
-        return max(self.groups) if self.gathers and not self.by_rows else 1
+        return max(map(sum, self.groups)) if self.gathers and not self.by_rows else 1
 
     def passes(self, plan):
-        """For each group: rows, first and last tile, and whether tiles are loaded."""
+        """For each group: rows, tiles, whether these are loaded, how often one runs."""
         known = seen = 0
         for number, group in enumerate(self.groups):
-            rows = self.rows * (group if self.by_rows else 1)
-            times = 1 if self.by_rows or self.gathers else group
-            if plan.block is not None:
-                times *= -(-rows // plan.block)
-                rows = min(rows, plan.block)
+            rows, passes = self.rows * sum(group), [1]
+            if not self.by_rows:
+                rows, passes = self.rows, [1] * (1 if self.gathers else sum(group))
+            if plan.block is not None and plan.block >= self.rows:
+                together = plan.block // self.rows if self.by_rows else 1
+                times = -(-sum(group) // together)
+                rows, passes = min(rows, plan.block), [1] * times
+            elif plan.block is not None:
+                rows, passes = plan.block, [k * self.rows // plan.block for k in group]
             if plan.upto is None:
-                yield [(rows, 0, plan.count, True)] * times
+                yield [(rows, plan.count, True, times) for times in passes]
                 continue
             seen = rows if plan.block is not None else seen + rows
             upto = plan.upto[number]
-            found = [(rows, 0, known, False), (seen, known, upto, True)]
-            found += [(rows, 0, upto, False)] * (times - 1)
-            yield [each for each in found if each[1] < each[2]]
+            found = [(rows, known, False, 1), (seen, upto - known, True, 1)]
+            later = [passes[0] - 1, *passes[1:]]
+            found += [(rows, upto, False, times) for times in later if times]
+            yield [each for each in found if each[1]]
             known = upto
 
     def sizes(self, plan):
@@ -1006,11 +1035,13 @@ class _Work:
     def plans(self, tiles):
         """Ways to stream the operands."""
         count = len(self.groups)
-        fine = [self.rows * k for k in range(1, max(self.groups) + 1)] if self.by_rows else []
-        fine += [self.rows // k for k in range(1, 65) if self.rows % (k * 32) == 0]
+        many = max(map(sum, self.groups)) if self.by_rows else 1
+        fine = [self.rows * k for k in range(1, many + 1)]
+        fine += [self.rows // k for k in range(2, 65) if self.rows % (k * 32) == 0]
         blocks = [None]
         if self.by_rows or not self.gathers:
-            blocks += sorted({rows for rows in fine if 128 <= rows <= _ROWS} or {self.rows})
+            fine = {rows for rows in fine if 128 <= rows <= _ROWS}
+            blocks += sorted(fine or {self.rows})
         for tile, ahead, block in itertools.product(tiles, (1, 2, 4), blocks):
             parts = self.cols // tile
             ways = [None]
@@ -1024,12 +1055,19 @@ class _Work:
             for upto in dict.fromkeys(ways):
                 rolled = self.rolled is not None
                 plan = _Plan(tile, parts, ahead, block, upto, 0, rolled, self.by_rows)
-                passes = sum(len(group) for group in self.passes(plan))
-                yield dataclasses.replace(plan, passes=passes)
+                passes = [times for group in self.passes(plan) for *_, times in group]
+                yield dataclasses.replace(plan, passes=sum(passes))
 
 
 # The model of a chip: what it can do at best, and what a tile costs beside its product.
-_LINKS = {4: 45e9, 5: 90e9, 6: 90e9, 7: 100e9}  # bytes a second, of a link one way
+_LINKS = {  # bytes a second of a link, one way, by generation and whether it is lite
+    (4, True): 45e9,
+    (4, False): 45e9,
+    (5, True): 45e9,
+    (5, False): 90e9,
+    (6, True): 90e9,
+    (7, False): 100e9,
+}
 _TILE_SECONDS = 0.2e-6
 _HOP_SECONDS = 1e-6
 _CYCLES = 1.75e9  # a second
@@ -1058,7 +1096,7 @@ class _Chip:
         if dtype.itemsize == 4:
             speed = speed / 6
         speed = speed or info.bf16_ops_per_second
-        link = 45e9 if info.generation == 5 and info.is_lite else _LINKS[info.generation]
+        link = _LINKS[info.generation, info.is_lite]
         least = 64 if info.mxu_column_size == 128 else 128
         return cls(speed, info.mem_bw_bytes_per_second, link, call.vmem_bytes, least)
 
@@ -1082,15 +1120,15 @@ class _Chip:
         for number, group in enumerate(work.passes(plan)):
             now = max(now, here)
             if number + 1 < len(work.groups) and work.gathers:
-                units = work.groups[number + 1] * work.rows * work.depth
+                units = sum(work.groups[number + 1]) * work.rows * work.depth
                 bytes = units * work.x_bytes / work.directions
                 here = now + bytes / self.link + _HOP_SECONDS
             if plan.block is not None:
                 now += plan.block * work.depth * work.x_bytes / self.hbm
-            for rows, first, last, loads in group:
+            for rows, count, loads, times in group:
                 store = rows * plan.tile * (work.o_bytes + work.residual_bytes)
                 entered = now
-                for _ in range(first, last):
+                for _ in range(count * times):
                     if loads:
                         early = len(begun) - plan.ahead
                         issued = begun[early] if early >= 0 else 0.0
@@ -1151,8 +1189,9 @@ def _stream_buffers(plan, work, dtypes, transposed):
     """Further scratch of a kernel that streams its weights. dtypes: of x, o, residual."""
     two = pltpu.SemaphoreType.DMA((2,))
     tile = (work.stack * work.depth, work.sides * plan.tile)
+    tile = tile[::-1] if transposed else tile
     own = {
-        "tiles": pltpu.VMEM((plan.slots, *(tile[::-1] if transposed else tile)), dtypes[0]),
+        "tiles": pltpu.VMEM((plan.slots, *tile), dtypes[0]),
         "loaded": pltpu.SemaphoreType.DMA((plan.slots,)),
     }
     if work.gathers:
@@ -1189,16 +1228,37 @@ class _Product:
 
     @property
     def rows(self):
-        return self.factors[0][0].shape[0]
+        return self.factors[0][0].shape[-2]
 
     @property
     def weights(self):
         return [w for _, w in self.factors]
 
+    @property
+    def grid(self):
+        """Of several units that are multiplied by the same weight."""
+        return self.factors[0][0].shape[:-2]
+
+    def parts(self):
+        """One product for each unit."""
+        if not self.grid:
+            return [self]
+        units = itertools.product(*(range(extent) for extent in self.grid))
+        return [self.at(index) for index in units]
+
+    def at(self, index):
+        """Those of its units, or rows, that have this index."""
+        return self.of(
+            targets=tuple(target.at[index] for target in self.targets),
+            factors=[(x.at[index], w) for x, w in self.factors],
+            plus=None if self.plus is None else self.plus.at[index],
+            finish=self.finish and self.finish.at[index],
+        )
+
 
 def _multiply(*products):
     """Products of operands in VMEM."""
-    for stack in _stacks(products):
+    for stack in _stacks([part for product in products for part in product.parts()]):
         for product, y in zip(stack, _values(stack), strict=True):
             _store(product, y)
 
@@ -1325,7 +1385,9 @@ class _Weight:
     def references(self):
         """The block of each matrix."""
         for ref in self.refs:
-            places = [self.cols, self.rows] if self.transposed else [self.rows, self.cols]
+            places = [self.rows, self.cols]
+            if self.transposed:
+                places.reverse()
             yield ref.at[tuple(_span(*place) for place in places)]
 
     def __getitem__(self, block):
@@ -1383,13 +1445,16 @@ class _Finish:
         return _Indexed(self._of_chunk)
 
     def _of_chunk(self, index):
-        names = ("residual", "scale", "bias") if self.by_columns else ("residual",)
-        return self.each(lambda ref: ref.at[index], *names)
+        other = self.each(lambda ref: ref.at[index], "residual")
+        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
+        if not (self.by_columns and unit):
+            return other
+        return other.each(lambda ref: ref.at[unit], "scale", "bias")
 
     def each(self, function, *names):
         """The same with other references: function of those that have these names."""
-        refs = {name: getattr(self, name) for name in names}
-        return self.of(**{k: function(ref) for k, ref in refs.items() if ref is not None})
+        known = [name for name in names if getattr(self, name) is not None]
+        return self.of(**{name: function(getattr(self, name)) for name in known})
 
     def __call__(self, y):
         if self.scale is not None:
@@ -1418,8 +1483,8 @@ def _activated(function, gated, y, residual=None):
 class _Units:
     """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
 
-    def __init__(self, sizes, parts, dtype, out, partial=None):
-        """sizes, parts: of rows, depth and columns of a shard."""
+    def __init__(self, sizes, parts, dtype, out, partial=None, sides=1):
+        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
         tiles = (sublanes, 128, 128)
@@ -1429,7 +1494,7 @@ class _Units:
             "x": (self.rows, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
             "o": (self.rows, self.cols, out),
-            "sum": (self.rows, self.cols, jnp.dtype(wide)),
+            "sum": (self.rows, sides * self.cols, jnp.dtype(wide)),
             "partial": (self.rows, self.cols, partial),
         }
 
@@ -1452,20 +1517,20 @@ def _padded(x, rows, cols):
 
 
 def _padded_weights(weights, rows, cols, options):
-    """Each weight [n * k, m * l] with zeros: n blocks of `rows`, m of `cols` columns.
+    """Each weight with zeros behind its blocks of rows and of columns.
 
-    rows, cols: pairs of how many blocks, and the size of each with its zeros.
+    rows, cols: how many blocks there are, and the size of each with its zeros.
     """
     if options["transposed"]:
         rows, cols = cols, rows
 
     def padded(w):
-        (n, k), (m, l) = rows, cols
-        if w.shape == (n * k, m * l):
+        (n, high), (m, wide) = rows, cols
+        if w.shape == (n * high, m * wide):
             return w
         blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
-        blocks = _padded(jnp.moveaxis(blocks, 2, 1), k, l)
-        return jnp.moveaxis(blocks, 1, 2).reshape(n * k, m * l)
+        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
+        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
 
@@ -1686,11 +1751,12 @@ class _Call:
         self.interpret = pltpu.InterpretParams() if interpret is True else interpret
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes = 2**26
+        self.vmem_bytes, self.tpu = 2**26, None
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            self.tpu = pltpu.get_tpu_info()
+            self.vmem_bytes = self.tpu.vmem_capacity_bytes
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

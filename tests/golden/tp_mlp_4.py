@@ -10,6 +10,7 @@ Inside jax.shard_map: y = tp_mlp(x, w1, w2, axis_name="i")
 """
 
 import copy
+import itertools
 import math
 import os
 import zlib
@@ -557,16 +558,37 @@ class _Product:
 
     @property
     def rows(self):
-        return self.factors[0][0].shape[0]
+        return self.factors[0][0].shape[-2]
 
     @property
     def weights(self):
         return [w for _, w in self.factors]
 
+    @property
+    def grid(self):
+        """Of several units that are multiplied by the same weight."""
+        return self.factors[0][0].shape[:-2]
+
+    def parts(self):
+        """One product for each unit."""
+        if not self.grid:
+            return [self]
+        units = itertools.product(*(range(extent) for extent in self.grid))
+        return [self.at(index) for index in units]
+
+    def at(self, index):
+        """Those of its units, or rows, that have this index."""
+        return self.of(
+            targets=tuple(target.at[index] for target in self.targets),
+            factors=[(x.at[index], w) for x, w in self.factors],
+            plus=None if self.plus is None else self.plus.at[index],
+            finish=self.finish and self.finish.at[index],
+        )
+
 
 def _multiply(*products):
     """Products of operands in VMEM."""
-    for stack in _stacks(products):
+    for stack in _stacks([part for product in products for part in product.parts()]):
         for product, y in zip(stack, _values(stack), strict=True):
             _store(product, y)
 
@@ -693,7 +715,9 @@ class _Weight:
     def references(self):
         """The block of each matrix."""
         for ref in self.refs:
-            places = [self.cols, self.rows] if self.transposed else [self.rows, self.cols]
+            places = [self.rows, self.cols]
+            if self.transposed:
+                places.reverse()
             yield ref.at[tuple(_span(*place) for place in places)]
 
     def __getitem__(self, block):
@@ -751,13 +775,16 @@ class _Finish:
         return _Indexed(self._of_chunk)
 
     def _of_chunk(self, index):
-        names = ("residual", "scale", "bias") if self.by_columns else ("residual",)
-        return self.each(lambda ref: ref.at[index], *names)
+        other = self.each(lambda ref: ref.at[index], "residual")
+        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
+        if not (self.by_columns and unit):
+            return other
+        return other.each(lambda ref: ref.at[unit], "scale", "bias")
 
     def each(self, function, *names):
         """The same with other references: function of those that have these names."""
-        refs = {name: getattr(self, name) for name in names}
-        return self.of(**{k: function(ref) for k, ref in refs.items() if ref is not None})
+        known = [name for name in names if getattr(self, name) is not None]
+        return self.of(**{name: function(getattr(self, name)) for name in known})
 
     def __call__(self, y):
         if self.scale is not None:
@@ -786,8 +813,8 @@ def _activated(function, gated, y, residual=None):
 class _Units:
     """Rows, depth and columns of a unit, in whole tiles; how units of each kind look."""
 
-    def __init__(self, sizes, parts, dtype, out, partial=None):
-        """sizes, parts: of rows, depth and columns of a shard."""
+    def __init__(self, sizes, parts, dtype, out, partial=None, sides=1):
+        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
         tiles = (sublanes, 128, 128)
@@ -797,7 +824,7 @@ class _Units:
             "x": (self.rows, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
             "o": (self.rows, self.cols, out),
-            "sum": (self.rows, self.cols, jnp.dtype(wide)),
+            "sum": (self.rows, sides * self.cols, jnp.dtype(wide)),
             "partial": (self.rows, self.cols, partial),
         }
 
@@ -820,20 +847,20 @@ def _padded(x, rows, cols):
 
 
 def _padded_weights(weights, rows, cols, options):
-    """Each weight [n * k, m * l] with zeros: n blocks of `rows`, m of `cols` columns.
+    """Each weight with zeros behind its blocks of rows and of columns.
 
-    rows, cols: pairs of how many blocks, and the size of each with its zeros.
+    rows, cols: how many blocks there are, and the size of each with its zeros.
     """
     if options["transposed"]:
         rows, cols = cols, rows
 
     def padded(w):
-        (n, k), (m, l) = rows, cols
-        if w.shape == (n * k, m * l):
+        (n, high), (m, wide) = rows, cols
+        if w.shape == (n * high, m * wide):
             return w
         blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
-        blocks = _padded(jnp.moveaxis(blocks, 2, 1), k, l)
-        return jnp.moveaxis(blocks, 1, 2).reshape(n * k, m * l)
+        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
+        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
 
@@ -1054,11 +1081,12 @@ class _Call:
         self.interpret = pltpu.InterpretParams() if interpret is True else interpret
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes = 2**26
+        self.vmem_bytes, self.tpu = 2**26, None
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            self.vmem_bytes = pltpu.get_tpu_info().vmem_capacity_bytes
+            self.tpu = pltpu.get_tpu_info()
+            self.vmem_bytes = self.tpu.vmem_capacity_bytes
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
