@@ -37,7 +37,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 """
 CHAIN_IMPORTS = f"import copy\nimport itertools\n{IMPORTS}"
-PRODUCT_IMPORTS = f"import copy\nimport dataclasses\nimport itertools\n{IMPORTS}"
+PRODUCT_IMPORTS = f"import copy\nimport dataclasses\nimport itertools\nimport logging\n{IMPORTS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

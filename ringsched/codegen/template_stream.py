@@ -5,6 +5,7 @@ Everything after the marker is copied into the module, in front of what template
 
 import dataclasses
 import itertools
+import logging
 import math
 
 import jax.numpy as jnp
@@ -517,6 +518,7 @@ def _plan(name, work, chip, sizes, options):
     small = whole <= most // 2 and wanted is None
     if memory == "vmem" or (memory is None and small):
         _check_fits(name, sizes, most)
+        _log.info("%s: operands in VMEM, %.1f MiB", name, whole / 2**20)
         return None
     tiles = [128 * k for k in range(1, 17) if work.cols % (128 * k) == 0]
     if wanted is not None and (wanted % 128 or work.cols % wanted):
@@ -535,7 +537,41 @@ def _plan(name, work, chip, sizes, options):
     short = [p for p in fitting if chip.code(work, p) <= _LONGEST]
     if not short:
         short = [min(fitting, key=lambda p: chip.code(work, p))]
-    return min(short, key=lambda p: (chip.seconds(work, p), chip.code(work, p)))
+    timed = [(chip.seconds(work, p), chip.code(work, p), p) for p in short]
+    best = min(seconds for seconds, *_ in timed)
+    good = [(code, k) for k, (t, code, _) in enumerate(timed) if t <= 1.01 * best]
+    plan = timed[min(good)[1]][2]
+    _log.info("%s: %s", name, _told(plan, work, chip))
+    return plan
+
+
+# Tells how operands are placed, of each kernel that is traced.
+_log = logging.getLogger("ringsched.kernels")
+
+
+def _told(plan, work, chip):
+    """A plan in words."""
+    size = plan.count * plan.tile * work.depth * work.sides * work.x_bytes
+    per_unit = "" if plan.shared else " of each chunk"
+    read = plan.passes if plan.shared and plan.upto is None else 1
+    times = {1: "once", 2: "twice"}.get(read, f"{read} times")
+    if plan.rolled and plan.shared and plan.upto is None:
+        times = "anew for each chunk"
+    parts = [
+        f"the weight{per_unit} is streamed from HBM in {plan.count} tiles of {plan.tile} "
+        f"columns, {plan.ahead} ahead, and read {times} ({size / 2**20:.1f} MiB)"
+    ]
+    if plan.kept:
+        since = next(k for k, upto in enumerate(plan.upto, 1) if upto)
+        first = "" if since == 1 else f" from chunks {since} on"
+        parts.append(f"{plan.kept} of the tiles stay in VMEM{first}")
+    if plan.block is not None:
+        parts.append(f"x is streamed {plan.block} rows at a time")
+    sizes = work.sizes(plan)
+    each = " + ".join(f"{key} {size / 2**20:.1f}" for key, size in sizes.items())
+    parts.append(f"VMEM {_total(sizes) / 2**20:.1f} MiB: {each}")
+    parts.append(f"modelled {chip.seconds(work, plan) * 1e6:.0f} µs")
+    return "; ".join(parts)
 
 
 def _total(sizes):

@@ -208,5 +208,8 @@ def report_text(report: TargetReport, operands: tuple[Operand, ...]) -> str:
     ]
     if report.ideal_cycles is not None and report.utilization is not None:
         rows.append(("matmul cycles", f"{report.ideal_cycles:,} at the peak: {report.utilization:.1%} of issue cycles"))
+    for note in report.notes:
+        _, _, placed = note.partition(": ")
+        rows += [("operands" if k == 0 else "", part) for k, part in enumerate(placed.split("; "))]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

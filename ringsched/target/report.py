@@ -44,8 +44,9 @@ class TargetReport:
     cycles: int | None  # issue cycles of one core; time spent waiting is not in them
     ideal_cycles: int | None  # the kernel's matmuls alone, at the peak of the matrix units
     utilization: float | None  # ideal_cycles / cycles
+    notes: tuple[str, ...] = ()  # what the kernel says of how its operands are placed
 
-    def to_json(self) -> dict[str, str | int | float | None]:
+    def to_json(self) -> dict[str, str | int | float | tuple[str, ...] | None]:
         """Returns the fields under their names."""
         return asdict(self)
 
@@ -139,7 +140,9 @@ def read_memory(regions: str) -> tuple[int, int]:
     return peak["vmem"] + sum(operands.values()), peak["sflag"] // 4
 
 
-def build_report(*, target: str, function: str, compile_seconds: float, dumps: tuple[KernelDump, ...]) -> TargetReport:
+def build_report(
+    *, target: str, function: str, compile_seconds: float, dumps: tuple[KernelDump, ...], notes: tuple[str, ...] = ()
+) -> TargetReport:
     """Returns the report on a function from the dumps of its kernels, which run one after another.
 
     Where a dump or a text in it is missing (empty), the figures that it would give are None, not zero.
@@ -161,6 +164,7 @@ def build_report(*, target: str, function: str, compile_seconds: float, dumps: t
         cycles=cycles,
         ideal_cycles=ideal,
         utilization=round(ideal / cycles, 4) if ideal and cycles else None,
+        notes=notes,
     )
 
 
