@@ -61,10 +61,10 @@ def row(source: str, rows: int, target: str, timeout: float) -> str:
 
 
 def ideal_cycles(rows: int, target: str) -> float:
-    """Of one core, as ringsched.target.report counts them: 8 rows by 256 columns of depth 256, or 128 by 128, a step."""
+    """Of one core, as ringsched.target.report counts them: 16 rows times a block of 256 x 256, or 128 x 128, a step."""
     cycles, units = MATMUL_UNITS[target.split(":")[0]]
     side = 128 if cycles == 16 else 256
-    return rows / 8 * (DEPTH / side) * (WIDTH / RANKS / side) * cycles / units
+    return rows / 16 * (DEPTH / side) * (WIDTH / RANKS / side) * cycles / units
 
 
 if __name__ == "__main__":
