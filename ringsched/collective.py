@@ -112,7 +112,7 @@ def as_module(source: str, name: str, key: tuple[tuple[str, int], ...] = ()) -> 
     filename = f"<ringsched {name}{' ' + label if label else ''}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     module = types.ModuleType(f"ringsched_kernel_{name}")
-    exec(compile(source, filename, "exec"), module.__dict__)
+    exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

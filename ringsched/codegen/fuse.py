@@ -26,13 +26,15 @@ class Product:
 
 def fuse(
     products: Sequence[Product], parts: Callable[[Region], int], complete: Callable[[Region], bool]
-) -> list[Product]:
-    """`products` stand in a row, with nothing in between.
+) -> list[list[Product]]:
+    """`products` stand in a row, with nothing in between; of those of one list, none reads what another writes.
 
     parts: into how many blocks of columns the last dimension of a weight's grid is cut, 0 where they are none.
-    complete: whether a target is that of a finished sum; what was summed up before is then of no further use.
+    complete: whether a target is that of a finished sum; what was summed up before is then of no further use, and it is
+    a target of its own.
     """
-    return [each for part in _independent(_sums(products, complete)) for each in _columns(part, parts)]
+    found = _independent(_sums(products, complete))
+    return [part if any(complete(p.targets[0]) for p in part) else _columns(part, parts) for part in found]
 
 
 def _independent(products: Sequence[Product]) -> list[list[Product]]:
@@ -42,6 +44,7 @@ def _independent(products: Sequence[Product]) -> list[list[Product]]:
     written: set[str] = set()
     for product in products:
         reads = {region.buffer for pair in product.factors for region in pair}
+        reads |= {product.plus.buffer} if product.plus else set()
         writes = {target.buffer for target in product.targets}
         if reads & written or writes & read:
             found.append([])

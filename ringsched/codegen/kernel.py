@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ringsched.codegen.fuse import Product, fuse
-from ringsched.codegen.lines import call, comment, paragraph
+from ringsched.codegen.lines import WIDTH, call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
 from ringsched.program.program import (
     BARRIER,
@@ -55,10 +55,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What a kernel that multiplies is given. finishes: the epilogue of what is computed into a buffer."""
+    """What a kernel that multiplies is given.
 
-    names: tuple[str, ...] = ("finish",)
+    finishes: the epilogue of what is computed into a buffer. multiply: the function that computes products.
+    """
+
+    names: tuple[str, ...] = ("multiply", "finish")
     finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
+    multiply: str = "multiply"
 
 
 def kernel_lines(
@@ -78,16 +82,7 @@ def kernel_lines(
     units = {} if units is None else units
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
-    writer = _Writer(
-        program=program,
-        shapes={b.name: b.shape for b in program.buffers},
-        counts={s.name: s.count for s in program.semaphores},
-        peers=_named_peers(program),
-        columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
-        stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
-        finishes=dict(arguments.finishes),
-        debug=debug,
-    )
+    writer = _writer(program, units, arguments, debug)
     options = ["*", "axes", *arguments.names]
     lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
@@ -96,6 +91,42 @@ def kernel_lines(
         lines += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
     lines.extend(writer.block(program.body, 4))
     return lines
+
+
+def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[tuple[int, ...], ...], int | None]:
+    """How many units each product has, for each call that multiplies; the first call that is in a loop or guarded."""
+    writer = _writer(program, units, Arguments(), debug=False)
+    found: list[tuple[int, ...]] = []
+    nested: list[int] = []
+
+    def visit(body: tuple[Instruction, ...], deep: bool) -> None:
+        for together, group in itertools.groupby(body, lambda i: isinstance(i, Multiply)):
+            row = list(group)
+            if together:
+                nested.extend([len(found)] if deep else [])
+                for products in writer.groups([i for i in row if isinstance(i, Multiply)]):
+                    found.append(tuple(writer.units(p) for p in products))
+                continue
+            for i in row:
+                if isinstance(i, Loop | When):
+                    visit(i.body, True)
+
+    visit(program.body, False)
+    return tuple(found), min(nested, default=None)
+
+
+def _writer(program: Program, units: Mapping[str, Unit], arguments: Arguments, debug: bool) -> _Writer:
+    return _Writer(
+        program=program,
+        shapes={b.name: b.shape for b in program.buffers},
+        counts={s.name: s.count for s in program.semaphores},
+        peers=_named_peers(program),
+        columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
+        stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
+        finishes=dict(arguments.finishes),
+        multiply=arguments.multiply,
+        debug=debug,
+    )
 
 
 def _shapes_text(program: Program, units: Mapping[str, Unit]) -> list[str]:
@@ -159,6 +190,7 @@ class _Writer:
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     stacked: frozenset[str] = frozenset()  # layers of such buffers
     finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
+    multiply: str = "multiply"  # the function that computes products
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
 
@@ -256,16 +288,23 @@ class _Writer:
         the same shape in every buffer."""
         if region.buffer in self.columns and (region.index or not self.shapes[region.buffer]):
             return self.block_of_columns(region)
+        index = self.index(region)
+        return f"{region.buffer}_ref.at[{index}]" if index else f"{region.buffer}_ref"
+
+    def index(self, region: Region) -> str:
         index = [self.expr(e) for e in region.index]
         for extent in self.shapes[region.buffer][len(index) :]:
             if extent != 1 or region.buffer in self.columns | self.stacked:
                 break
             index.append("0")
-        return f"{region.buffer}_ref.at[{', '.join(index)}]" if index else f"{region.buffer}_ref"
+        return ", ".join(index)
 
     def finishing(self, target: Region) -> list[str]:
         """A product that is complete goes through the epilogue."""
-        return [f"finish={self.finishes[target.buffer]}"] if target.buffer in self.finishes else []
+        if target.buffer not in self.finishes:
+            return []
+        index = self.index(target)
+        return [f"finish={self.finishes[target.buffer]}{f'.at[{index}]' if index else ''}"]
 
     def block_of_columns(self, region: Region) -> str:
         """Units of the weight that are blocks of its columns, or several that are next to each other."""
@@ -276,24 +315,40 @@ class _Writer:
         return f"_columns({region.buffer}_ref, {self.expr(simplify(number))}, {math.prod(shape)})"
 
     def fused(self, row: list[Multiply], indent: int) -> Iterator[str]:
-        """Products in a row."""
+        """Products in a row: a call for those of which none reads what another writes."""
+        yield from self.say(row[0].note, indent)
+        for products in self.groups(row):
+            texts = [list(call("_Product(", self.product(product), indent + 4)) for product in products]
+            lines = [line for text in texts for line in (*text[:-1], f"{text[-1]},")]
+            joined = f"{' ' * indent}{self.multiply}({lines[0].strip()[:-1]})"
+            if len(lines) == 1 and len(joined) <= WIDTH:
+                yield joined
+                continue
+            yield f"{' ' * indent}{self.multiply}("
+            yield from lines
+            yield f"{' ' * indent})"
+
+    def groups(self, row: Sequence[Multiply]) -> list[list[Product]]:
         products = [
             Product(targets=(target,), factors=((source, weight),), plus=plus[0] if plus else None)
             for i in row
             for target, source, weight, *plus in self.products(i)
         ]
-        yield from self.say(row[0].note, indent)
-        for product in fuse(products, self.blocks, lambda target: target.buffer in self.finishes):
-            factors = [self.region(region) for pair in product.factors for region in pair]
-            targets = [self.region(target) for target in product.targets]
-            plus = [] if product.plus is None else [self.region(product.plus)]
-            finishing = self.finishing(product.targets[0])
-            if len(targets) > 1:
-                yield from call("_multiply_columns(", [*factors, *targets, *finishing], indent)
-            elif len(product.factors) > 1:
-                yield from call("_multiply_all(", [*targets, *(plus or ["None"]), *factors, *finishing], indent)
-            else:
-                yield from call("_multiply(", [*targets, *factors, *plus, *finishing], indent)
+        return fuse(products, self.blocks, lambda target: target.buffer in self.finishes)
+
+    def units(self, product: Product) -> int:
+        """Units that are multiplied."""
+        source, _ = product.factors[0]
+        inner = math.prod(self.shapes[source.buffer][len(source.index) :])
+        return len(product.factors) * len(product.targets) * inner
+
+    def product(self, product: Product) -> list[str]:
+        """The arguments of `_Product`."""
+        targets = [self.region(target) for target in product.targets]
+        factors = [self.region(region) for pair in product.factors for region in pair]
+        plus = [] if product.plus is None else [f"plus={self.region(product.plus)}"]
+        target = targets[0] if len(targets) == 1 else f"({', '.join(targets)})"
+        return [target, *factors, *plus, *self.finishing(product.targets[0])]
 
     def blocks(self, region: Region) -> int:
         """Into how many blocks of columns the last dimension of a buffer's grid is cut."""
@@ -301,8 +356,11 @@ class _Writer:
         return self.shapes[region.buffer][-1] if whole else 0
 
     def products(self, i: Multiply) -> Iterator[tuple[Region, ...]]:
-        """The regions of each product: one for every unit of a chunk of several parts."""
+        """The regions of each product: one for every unit of a chunk, where units have weights of their own."""
         regions = [i.target, i.source, i.weight, *(() if i.plus is None else (i.plus,))]
+        if _left(i.weight, self.shapes) == 0 and _left(i.target, self.shapes) == _left(i.source, self.shapes):
+            yield tuple(regions)
+            return
         depth = max(_left(r, self.shapes) for r in regions)
         extents = next(self.shapes[r.buffer][len(r.index) :] for r in regions if _left(r, self.shapes) == depth)
         for number, inner in enumerate(itertools.product(*(range(extent) for extent in extents))):

@@ -36,6 +36,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 """
+CHAIN_IMPORTS = f"import copy\nimport itertools\n{IMPORTS}"
+PRODUCT_IMPORTS = f"import copy\nimport dataclasses\nimport itertools\nimport logging\n{IMPORTS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +54,13 @@ def module_text(
     forward: Kernel, backward: Kernel | None, *, name: str, heading: str, facts: list[tuple[str, str]], debug: bool
 ) -> str:
     """The module. `backward` is the transpose, None: gradients go through `jax.lax`; `facts` go into the header."""
-    lines = _header(name, heading, facts, "x" if forward.compute is None else "x, w")
+    multiplies = forward.compute is not None
+    lines = _header(name, heading, facts, "x, w" if multiplies else "x", PRODUCT_IMPORTS if multiplies else IMPORTS)
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
-        return _spaced(lines) + "\n\n" + fixed_part("template_multiply.py") + "\n\n" + fixed_part("template.py")
+        parts = ("template_product.py", "template_stream.py", "template_multiply.py", "template.py")
+        return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
     lines += ["", "", *shape.forward("_forward", "_kernel", "_SPEC", forward.promise)]
@@ -76,17 +80,18 @@ def chain_text(
 ) -> str:
     """The module of a chain. `promise`: that of its first link."""
     texts = Texts(chain=chain, promise=promise)
-    lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]))
+    lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]), CHAIN_IMPORTS)
     lines += [*_sides(program), "", "", *texts.public(), "", "", *texts.sharded(), "", "", *texts.forward()]
     lines += ["", "", *texts.spec(program), *_synchronisation(program), "}", "", ""]
-    arguments = Arguments(names=("layers", "finishes"), finishes=tuple(texts.finishes().items()))
+    finishes = tuple(texts.finishes().items())
+    arguments = Arguments(names=("layers", "finishes"), finishes=finishes, multiply="_multiply")
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
     parts = ("template_chain.py", "template_multiply.py", "template.py")
     return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
 
 
-def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
+def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str, imports: str) -> list[str]:
     lines: list[str] = ['"""' + heading, ""]
     width = max(len(key) for key, _ in facts)
     for key, value in facts:
@@ -94,7 +99,7 @@ def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str
         lines.append(f"{key:<{width}}  {first}")
         lines.extend(f"{'':<{width}}  {line}" for line in rest)
     lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
-    return [*lines, *IMPORTS.splitlines(), ""]
+    return [*lines, *imports.splitlines(), ""]
 
 
 def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:

@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringsched.codegen.kernel import Unit
+from ringsched.codegen.kernel import Unit, product_groups
 from ringsched.codegen.lines import call, listed, paragraph
 from ringsched.collectives import Promise
-from ringsched.program.program import Program
+from ringsched.program.program import Instruction, Loop, Peer, Program, Send, When
 from ringsched.schedule.schedule import Multiply
 
 CORES_TEXT = (
@@ -57,30 +57,47 @@ class Product:
         known = {"x": activation, "gathered": activation, "w": weight}
         return {b.name: known.get(b.name, Unit(rows="rows", cols="cols")) for b in program.buffers}
 
-    def lax(self) -> str:
+    def lax(self, dot: str = "_dot", options: str = "") -> str:
         """The same by jax.lax, of one rank's x and w; `a` are the mesh axes."""
         if self.gathers:
-            return f"_dot(lax.all_gather(x, a, axis={0 if self.by_rows else 1}, tiled=True), w)"
+            return f"{dot}(lax.all_gather(x, a, axis={0 if self.by_rows else 1}, tiled=True), w{options})"
         if self.promise.kind == "all_reduce":
-            return "lax.psum(_dot(x, w), a)"
-        return f"lax.psum_scatter(_dot(x, w), a, scatter_dimension={0 if self.by_rows else 1}, tiled=True)"
+            return f"lax.psum({dot}(x, w{options}), a)"
+        scattered = f"scatter_dimension={0 if self.by_rows else 1}, tiled=True"
+        return f"lax.psum_scatter({dot}(x, w{options}), a, {scattered})"
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
-        options = ["x", "w", "*", "axis_name", "epilogue=None", "out_dtype=None"]
-        options += [] if self.gathers else ["partial_dtype=None"]
-        options += ["cores=None", "interpret=None", "collective_id=None"]
+        options = ["x", "w", "*", "axis_name", "epilogue=None", "scale=None", "bias=None", "residual=None"]
+        options += ["transposed=False", "out_dtype=None"]
+        options += ["keep_gathered=False"] if self.gathers else ["partial_dtype=None"]
+        options += ["memory=None", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
         lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
+        if self.gathers:
+            text = (
+                "w may be a pair of a gate and a weight: the result is epilogue(x @ gate) * (x @ w), SwiGLU with "
+                'epilogue="silu".'
+            )
+            lines += paragraph(text, 4)
         lines += [
             "    axis_name: a mesh axis, or one for each side of the topology.",
             "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
             '    "gelu", "gelu_exact", "silu", "relu", or a function of jax.',
-            "    out_dtype: of the result; None: that of x.",
+            "    scale, bias: [columns of the result], before the epilogue: sum * scale + bias.",
+            "    With a gate, a pair of each.",
+            "    residual: like the result, added after the epilogue.",
+            "    transposed: w is [cols, depth].",
+            "    out_dtype: of the result; None: that of x, float32 for scaled integers.",
         ]
-        if not self.gathers:
+        if self.gathers:
+            lines.append("    keep_gathered: for the gradient of w; else x is gathered once more.")
+        else:
             lines.append("    partial_dtype: in which sums travel; None: that of the result.")
         lines += [
+            '    memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;',
+            "    None: VMEM where they take half of it at most.",
+            "    tile: so many columns are streamed at a time; None: by a model of the chip.",
             *CORES_TEXT,
             "    interpret: None interprets the kernel where there is no TPU.",
             "    collective_id: None derives it from the barrier and the mesh axes.",
@@ -88,19 +105,34 @@ class Product:
             '    """',
             f'    name = "{self.name}"',
             "    call = _Call(name, axis_name, interpret, collective_id, cores)",
-            "    x, w = call.vary(jnp.asarray(x)), call.vary(jnp.asarray(w))",
-            f"    _check_product(call, x, w, {self._depth_factor()}, {self._splits()})",
-            f"    _spread(call, {'N * ' if self.gathers and self.by_rows else ''}x.shape[0])",
-            "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
-            "    finish = _epilogue(name, epilogue)",
+            "    x, weights = _operands(call, x, w)",
+            "    options = {",
+            '        "function": _epilogue(call.name, epilogue),',
+            '        "transposed": transposed,',
+            '        "out_dtype": _result_dtype(x, scale, out_dtype),',
         ]
-        if self.gathers:
-            lines.append("    rest = (out_dtype, finish)")
-        else:
-            lines.append("    partial = out_dtype if partial_dtype is None else jnp.dtype(partial_dtype)")
-            lines.append("    rest = (out_dtype, finish, partial)")
-        lines += ["    return _differentiable(call, _forward, _backward, x, w, *rest)"]
+        if not self.gathers:
+            lines.append('        "partial": partial_dtype and jnp.dtype(partial_dtype),')
+        lines += [
+            f'        "keep": {"keep_gathered" if self.gathers else "False"},',
+            '        "memory": memory,',
+            '        "tile": tile,',
+            "    }",
+            *call("    shape = _check_product(", ["call", "x", "weights", "options", *self._shape()], 0),
+            f"    _spread(call, {'N * ' if self.gathers and self.by_rows else ''}x.shape[0])",
+            "    extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)",
+            "    return _differentiable(call, _forward, _backward, x, weights, extras, options)",
+        ]
         return lines
+
+    def _shape(self) -> list[str]:
+        """How the result's shape follows from those of x and w."""
+        found = []
+        if self.gathers:
+            found.append("wider=N" if self.by_rows else "deeper=N")
+        elif self._shares() != "1":
+            found.append(f"split={0 if self.by_rows else 1}")
+        return [*found, *([] if self.gathers else ["gates=False"])]
 
     def _says(self) -> str:
         if self.gathers:
@@ -114,14 +146,6 @@ class Product:
         if self.gathers:
             return f"x: this rank's shard along its {along}; w: [depth, cols], this rank's own. As {self.lax()}."
         return f"x: [rows, depth] and w: [depth, cols], this rank's parts of the contraction. As {self.lax()}."
-
-    def _depth_factor(self) -> str:
-        """How many times the depth of x that of w is."""
-        return "N" if self.gathers and not self.by_rows else "1"
-
-    def _splits(self) -> str:
-        """Which dimension of the product is shared out among the ranks."""
-        return "None" if self._shares() == "1" or self.gathers else "0" if self.by_rows else "1"
 
     def _shares(self) -> str:
         """Into how many shards the result of a sum is cut."""
@@ -155,87 +179,135 @@ class Product:
     def backward(self) -> list[str]:
         """The gradient: that of x by the transposed schedule, which multiplies as well."""
         along = 0 if self.by_rows else 1
-        gathered = "x" if self.gathers else "ct"
-        whole = f"    whole = lax.all_gather({gathered}, call.axes, axis={along}, tiled=True)"
-        product = "_dot(whole.T, ct)" if self.gathers else "_dot(x.T, whole)"
-        partial = "" if self.gathers else ", _WIDE"
-        back = ", x.dtype" if self.gathers else ""
+        head = "def _backward(call, x, whole, weights, extras, ct, options):"
+        start = "    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)"
+        if self.gathers:
+            return [
+                head,
+                '    """The gradients of x, the weights, and what the epilogue takes."""',
+                start,
+                "    turned = _turned(options, out_dtype=x.dtype, partial=x.dtype)",
+                "    cts = [each.astype(x.dtype) for each in cts]",
+                "    pairs = list(zip(cts, weights, strict=True))",
+                "    dx = sum(_transpose(call, each, (w,), {}, turned) for each, w in pairs)",
+                "    if whole is None:",
+                f"        whole = lax.all_gather(x, call.axes, axis={along}, tiled=True)",
+                "    dw = tuple(_weight_gradient(whole, each, w, options) for each, w in pairs)",
+                "    return dx, dw, extras_ct",
+            ]
         return [
-            "def _backward(call, x, w, ct, out_dtype, finish, *_):",
-            '    """The gradients of x and w; what the epilogue needs is computed once more."""',
-            "    if finish is not None:",
-            f"        y = _forward(call, x, w, _WIDE, None{partial})",
-            "        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))",
-            "    ct = ct.astype(x.dtype)",
-            f"    dx = _transpose(call, ct, w.T, x.dtype, None{back})",
-            whole,
-            f"    return dx, {product}.astype(w.dtype)",
+            head,
+            '    """The gradients of x, the weight, and what the epilogue takes."""',
+            f"{start.replace('cts,', '(ct,),')}",
+            "    turned = _turned(options, out_dtype=x.dtype, keep=True)",
+            "    dx, whole = _transpose(call, ct.astype(x.dtype), weights, {}, turned)",
+            "    return dx, (_weight_gradient(x, whole, weights[0], options),), extras_ct",
         ]
 
     def lax_backward(self) -> list[str]:
         """The gradient by jax.lax."""
         return [
-            "def _backward(call, x, w, ct, out_dtype, finish, *_):",
-            '    """The gradients of x and w."""',
+            "def _backward(call, x, whole, weights, extras, ct, options):",
+            '    """The gradients of x, the weights, and what the epilogue takes."""',
             "",
-            "    def by_lax(x, w):",
-            "        a = call.axes",
-            f"        y = {self.lax()}",
-            "        y = y if finish is None else finish(y)",
-            "        return y.astype(out_dtype)",
+            "    def by_lax(x, weights, extras):",
+            '        a, transposed = call.axes, options["transposed"]',
+            f"        ys = [{self.lax('_dot', ', transposed')} for w in weights]",
+            '        finish = _Finish(options["function"], len(ys) > 1)',
+            "        y = finish.of(**extras)(jnp.concatenate(ys, axis=1))",
+            '        return y.astype(options["out_dtype"])',
             "",
-            "    return jax.vjp(by_lax, x, w)[1](ct)",
+            "    return jax.vjp(by_lax, x, weights, extras)[1](ct)",
         ]
 
     def forward(self, function: str, kernel: str, spec: str) -> list[str]:
-        """`function(call, x, w, …)`: cut and pad, launch, put together."""
-        parts, whole = math.prod(self.promise.dims[self.promise.group :]), self._shares()
-        launch = f"y = _launch_product(call, {kernel}, x, w, {spec}, units, finish)"
+        """`function(call, x, weights, extras, options)`: cut and pad, launch, put together."""
+        parts, shares = math.prod(self.promise.dims[self.promise.group :]), self._shares()
+        cut = {
+            (True, True): "(parts, 1, 1)",
+            (True, False): "(1, parts, 1)",
+            (False, True): "(parts, 1, 1)",
+            (False, False): "(1, 1, parts)",
+        }[self.gathers, self.by_rows]
+        sizes = {
+            (True, True): "(m, k), n = x.shape, wide",
+            (True, False): "(m, k), n = x.shape, wide",
+            (False, True): f"m, k, n = x.shape[0] // {shares}, x.shape[1], wide",
+            (False, False): f"(m, k), n = x.shape, wide // {shares}",
+        }[self.gathers, self.by_rows]
+        last = "sides=len(weights)" if self.gathers else 'options["partial"]'
+        body = [
+            f"parts = {parts}  # of a shard",
+            "wide = _shape_of(weights[0], options)[1]",
+            sizes,
+            'out = options["out_dtype"]',
+            f"units = _Units(call, (m, k, n), {cut}, x.dtype, out, {last})",
+            *self._cut(shares, spec),
+            f"extras = _cut(extras, units, {spec}, pack)",
+            f"spec, operands = {spec}, (x, weights, extras)",
+            f"y = _launch_product(call, {kernel}, *operands, spec, units, options)",
+        ]
+        if self.gathers:
+            body += [
+                'if options["keep"]:',
+                "    y, gathered = y",
+                f"    whole = _whole(call, gathered, x, {parts})",
+                "    return unpack(y), " + self._whole(),
+            ]
+        body.append("return unpack(y)")
+        head = f"def {function}(call, x, weights, extras, options):"
+        return [head, *(f"    {line}" if line else "" for line in body)]
+
+    def _whole(self) -> str:
+        """What was gathered, of units [N, parts, rows, depth]."""
+        if self.by_rows:
+            return "whole.reshape(N, -1, units.depth)[:, :m, :k].reshape(N * m, k)"
+        return "_side_by_side(whole, m, k)"
+
+    def _cut(self, shares: str, spec: str) -> list[str]:
+        """Units of x and the weights, and how those of the result are made and put together."""
+        depth, cols = "(1, units.depth)", "(1, units.cols)"
         match self.gathers, self.by_rows:
             case True, True:
-                body = [
-                    "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out_dtype)",
-                    "x = _padded(x, parts * units.rows, units.depth)",
-                    "w = _padded(w, units.depth, units.cols)",
-                    launch,
-                    "return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)",
-                ]
+                x = ["x = _padded(x, parts * units.rows, units.depth)"]
+                pack = ["y = _padded(y.reshape(N, m, n), parts * units.rows, units.cols)"]
+                unpack = ["return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)"]
             case True, False:
-                body = [
-                    "(m, k), n = x.shape, w.shape[1]",
-                    "units = _Units(call, (m, k, n), (1, parts, 1), x.dtype, out_dtype)",
-                    "x = _padded(x, units.rows, parts * units.depth)",
-                    "x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)",
-                    "w = _padded(w.reshape(N, k, n), parts * units.depth, units.cols)",
-                    launch,
-                    "return y.reshape(units.rows, units.cols)[:m, :n]",
-                ]
+                x = ["x = _padded(x, units.rows, parts * units.depth)"]
+                x += ["x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)"]
+                depth = "(N, parts * units.depth)"
+                pack = ["y = _padded(y, units.rows, units.cols)"]
+                unpack = ["return y.reshape(units.rows, units.cols)[:m, :n]"]
             case False, True:
-                body = [
-                    f"m, k, n = x.shape[0] // {whole}, x.shape[1], w.shape[1]",
-                    "units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out_dtype, partial)",
-                    f"x = _padded(x.reshape({whole}, m, k), parts * units.rows, units.depth)",
-                    "w = _padded(w, units.depth, units.cols)",
-                    launch,
-                    "y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]",
-                    "return y.reshape(-1, n)",
-                ]
+                x = [f"x = _padded(x.reshape({shares}, m, k), parts * units.rows, units.depth)"]
+                pack = ["y = _padded(y.reshape(-1, m, n), parts * units.rows, units.cols)"]
+                unpack = ["y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]", "return y.reshape(-1, n)"]
             case _:
-                body = [
-                    f"(m, k), n = x.shape, w.shape[1] // {whole}",
-                    "units = _Units(call, (m, k, n), (1, 1, parts), x.dtype, out_dtype, partial)",
-                    "x = _padded(x, units.rows, units.depth)",
-                    f"w = _padded(w.reshape(k, {whole}, n), {whole}, parts * units.cols)",
-                    "w = jnp.pad(w, ((0, units.depth - k), (0, 0), (0, 0))).reshape(units.depth, -1)",
-                    launch,
+                x = ["x = _padded(x, units.rows, units.depth)"]
+                cols = f"({shares}, parts * units.cols)"
+                pack = [
+                    "y = jnp.moveaxis(y.reshape(m, -1, n), 1, 0)",
+                    "y = _padded(y, units.rows, parts * units.cols)",
+                    "y = jnp.moveaxis(y.reshape(-1, units.rows, parts, units.cols), 2, 1)",
+                ]
+                unpack = [
                     "y = y.reshape(-1, parts, units.rows, units.cols)[:, :, :m]",
                     "y = jnp.moveaxis(y, 2, 1).reshape(-1, m, parts * units.cols)[:, :, :n]",
                     "return jnp.moveaxis(y, 0, 1).reshape(m, -1)",
                 ]
-        partial = "" if self.gathers else ", partial"
-        head = f"def {function}(call, x, w, out_dtype, finish{partial}):"
-        return [head, f"    parts = {parts}  # of a shard", *(f"    {line}" for line in body)]
+        return [
+            *x,
+            f"cut = ({depth}, {cols})",
+            "weights = _padded_weights(weights, *cut, options)",
+            "",
+            "def pack(y):",
+            *(f"    {line}" for line in pack),
+            f'    return y.reshape(*{spec}["o"], units.rows, units.cols)',
+            "",
+            "def unpack(y):",
+            *(f"    {line}" for line in unpack),
+            "",
+        ]
 
     def spec(self, name: str, program: Program) -> Iterator[str]:
         """What `_Call.multiply` has to know of a Program: each buffer's grid, and what its units are."""
@@ -246,7 +318,26 @@ class Product:
         for buffer in program.buffers:
             if buffer.space != "scratch":
                 yield f'    "{buffer.name}": {buffer.shape!r},'
-        yield f'    "in_columns": {self.units(program)["w"].in_columns},'
+        groups, nested = product_groups(program, self.units(program))
+        yield f'    "gathers": {self.gathers},'
+        yield f'    "by_rows": {self.by_rows},'
+        yield f'    "by_columns": {not self.gathers and not self.by_rows},'
+        yield f'    "groups": {groups!r},  # calls; of each product so many units'
+        yield f'    "rolled": {nested},'
+        yield f'    "directions": {_directions(program.body)},'
         yield f'    "replicated": {self.promise.kind == "all_reduce"},'
         rows = [f'({b.shape!r}, "{kinds.get(b.name, "partial")}"),  # {b.name}' for b in scratch]
         yield from listed("scratch", rows)
+
+
+def _directions(body: tuple[Instruction, ...]) -> int:
+    """To how many ranks one sends."""
+
+    def peers(body: tuple[Instruction, ...]) -> Iterator[Peer]:
+        for i in body:
+            if isinstance(i, Send):
+                yield i.peer
+            elif isinstance(i, Loop | When):
+                yield from peers(i.body)
+
+    return max(1, len(set(peers(body))))

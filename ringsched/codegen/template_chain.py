@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringsched.codegen.template_multiply import _compiler_params, _epilogue, _grid_of_cores, _padded, _rows_of_core
+from ringsched.codegen.template_multiply import (
+    _compiler_params,
+    _epilogue,
+    _Finish,
+    _grid_of_cores,
+    _padded,
+    _rows_of_core,
+)
 
 N = 4
 
@@ -59,7 +66,8 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     ]
 
     def body(*refs):
-        options = {"axes": call.axes, "layers": layers, "finishes": finishes}
+        done = [_Finish(finish) for finish in finishes]
+        options = {"axes": call.axes, "layers": layers, "finishes": done}
         kernel(*call.coordinates(), *refs, **options)
 
     far = pl.BlockSpec(memory_space=pltpu.HBM)
@@ -75,6 +83,16 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)
+
+
+def _differentiable(call, forward, backward, x, weights, *rest):
+    """forward(call, x, weights, *rest), with the gradient that `backward` computes."""
+    apply = jax.custom_vjp(lambda x, weights: forward(call, x, weights, *rest))
+    apply.defvjp(
+        lambda x, weights: (apply(x, weights), (x, weights)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
+    return apply(x, weights)
 
 
 def _finished(y, finish, dtype):

@@ -215,5 +215,8 @@ def report_text(report: TargetReport, operands: tuple[Operand, ...]) -> str:
     if report.ideal_cycles is not None and report.utilization is not None:
         peak = "a core's peak" if report.cores == 2 else "the peak"
         rows.append(("matmul cycles", f"{report.ideal_cycles:,} at {peak}: {report.utilization:.1%} of issue cycles"))
+    for note in report.notes:
+        _, _, placed = note.partition(": ")
+        rows += [("operands" if k == 0 else "", part) for k, part in enumerate(placed.split("; "))]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

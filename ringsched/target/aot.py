@@ -96,9 +96,9 @@ def compile_for_target(
                 f"the TPU compiler did not finish within {timeout:g} s for {target}",
                 "allow more time, or unroll less: a rolled loop keeps compile time from growing with the ranks",
             )
-        seconds = _read_result(directory, target, exit_code)
+        seconds, notes = _read_result(directory, target, exit_code)
         dumps = read_dumps(directory / "dump")
-    return build_report(target=target, function=function, compile_seconds=seconds, dumps=dumps)
+    return build_report(target=target, function=function, compile_seconds=seconds, dumps=dumps, notes=notes)
 
 
 def device_count(target: str) -> int:
@@ -137,12 +137,12 @@ def child_environment(target: str, directory: Path) -> dict[str, str]:
     }
 
 
-def _read_result(directory: Path, target: str, exit_code: int) -> float:
+def _read_result(directory: Path, target: str, exit_code: int) -> tuple[float, tuple[str, ...]]:
     result_file = directory / "result.json"
     if result_file.exists():
         result = json.loads(result_file.read_text(encoding="utf-8"))
         if "compile_seconds" in result:
-            return float(result["compile_seconds"])
+            return float(result["compile_seconds"]), tuple(result.get("notes", ()))
         message = str(result["rejected"])
     else:  # the compiler ended the process; what it said last is in the log
         log = read_log(directory)

@@ -6,6 +6,7 @@ environment once, prints noise, and ends the process where it meets a fault of i
 
 import importlib.util
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -20,15 +21,30 @@ def main(directory: Path) -> None:
     """Compiles what the request names; the result says how long it took, or why it did not compile."""
     request = json.loads((directory / "request.json").read_text())
     end_after(request["seconds"] + 5)
-    result: dict[str, float | str]
+    result: dict[str, float | str | list[str]]
+    notes = kernels_told()
     try:
-        result = {"compile_seconds": compile_kernel(directory / "kernel.py", request)}
+        result = {"compile_seconds": compile_kernel(directory / "kernel.py", request), "notes": notes}
     # Tracing runs the kernel's own code and the compiler raises whatever it likes. All of it is the answer.
     except Exception as error:
         result = {"rejected": f"{type(error).__name__}: {error}"}
     partial = directory / "result.json.partial"
     partial.write_text(json.dumps(result))
     partial.rename(directory / "result.json")
+
+
+def kernels_told() -> list[str]:
+    """What kernels will say of themselves while they are traced."""
+    found: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    log = logging.getLogger("ringsched.kernels")
+    log.setLevel(logging.INFO)
+    log.addHandler(Listener())
+    return found
 
 
 def compile_kernel(source: Path, request: dict[str, Any]) -> float:

@@ -46,8 +46,9 @@ class TargetReport:
     cycles: int | None  # issue cycles of one core; time spent waiting is not in them
     ideal_cycles: int | None  # the kernel's matmuls alone, at the peak of the matrix units
     utilization: float | None  # ideal_cycles / cycles
+    notes: tuple[str, ...] = ()  # what the kernel says of how its operands are placed
 
-    def to_json(self) -> dict[str, str | int | float | None]:
+    def to_json(self) -> dict[str, str | int | float | tuple[str, ...] | None]:
         """Returns the fields under their names."""
         return asdict(self)
 
@@ -152,7 +153,9 @@ def read_cores(regions: str, target: str) -> int | None:
     return 2 if "BarrierMegacore" in regions else None
 
 
-def build_report(*, target: str, function: str, compile_seconds: float, dumps: tuple[KernelDump, ...]) -> TargetReport:
+def build_report(
+    *, target: str, function: str, compile_seconds: float, dumps: tuple[KernelDump, ...], notes: tuple[str, ...] = ()
+) -> TargetReport:
     """Returns the report on a function from the dumps of its kernels, which run one after another.
 
     Where a dump or a text in it is missing (empty), the figures that it would give are None, not zero.
@@ -176,6 +179,7 @@ def build_report(*, target: str, function: str, compile_seconds: float, dumps: t
         cycles=cycles,
         ideal_cycles=ideal,
         utilization=round(ideal / cycles, 4) if ideal and cycles else None,
+        notes=notes,
     )
 
 

@@ -244,7 +244,7 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish)
+            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -253,7 +253,8 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
         @pl.loop(0, tiles)
         def _(i):
             a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, finish)
+            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
 
         return
 
@@ -375,7 +376,7 @@ class _Call:
         self.interpret = pltpu.InterpretParams() if interpret is True else interpret
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes = 2**26
+        self.vmem_bytes, self.tpu = 2**26, None
         # Which it is to run on, None: as many as it can keep busy; which the device has.
         self.cores, self.device_cores = cores, 1
         if cores not in (None, 1, 2):
@@ -383,9 +384,9 @@ class _Call:
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            chip = pltpu.get_tpu_info()
-            self.vmem_bytes = chip.vmem_capacity_bytes
-            self.device_cores = chip.num_cores
+            self.tpu = pltpu.get_tpu_info()
+            self.vmem_bytes = self.tpu.vmem_capacity_bytes
+            self.device_cores = self.tpu.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

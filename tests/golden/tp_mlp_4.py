@@ -9,6 +9,8 @@ gradient  by jax.lax
 Inside jax.shard_map: y = tp_mlp(x, w1, w2, axis_name="i")
 """
 
+import copy
+import itertools
 import math
 import os
 import zlib
@@ -246,13 +248,14 @@ def _kernel(
         _send(shard_ref, gathered_1_ref.at[r], done_1, received_1_1, left)
 
         # multiply this rank's own chunk
-        _multiply_all(
-            total_1_ref,
-            None,
-            shard_ref.at[0],
-            weights_1_ref.at[r, 0],
-            shard_ref.at[1],
-            weights_1_ref.at[r, 1],
+        _multiply(
+            _Product(
+                total_1_ref,
+                shard_ref.at[0],
+                weights_1_ref.at[r, 0],
+                shard_ref.at[1],
+                weights_1_ref.at[r, 1],
+            ),
         )
 
         # wait for chunk[(r - s) % N] of rank (r - 1) % N
@@ -280,17 +283,19 @@ def _kernel(
         )
 
         # multiply what has landed
-        _multiply_all(
-            total_1_ref,
-            total_1_ref,
-            gathered_1_ref.at[(r - 1) % N, 0],
-            weights_1_ref.at[(r - 1) % N, 0],
-            gathered_1_ref.at[(r - 1) % N, 1],
-            weights_1_ref.at[(r - 1) % N, 1],
-            gathered_1_ref.at[(r + 1) % N, 0],
-            weights_1_ref.at[(r + 1) % N, 0],
-            gathered_1_ref.at[(r + 1) % N, 1],
-            weights_1_ref.at[(r + 1) % N, 1],
+        _multiply(
+            _Product(
+                total_1_ref,
+                gathered_1_ref.at[(r - 1) % N, 0],
+                weights_1_ref.at[(r - 1) % N, 0],
+                gathered_1_ref.at[(r - 1) % N, 1],
+                weights_1_ref.at[(r - 1) % N, 1],
+                gathered_1_ref.at[(r + 1) % N, 0],
+                weights_1_ref.at[(r + 1) % N, 0],
+                gathered_1_ref.at[(r + 1) % N, 1],
+                weights_1_ref.at[(r + 1) % N, 1],
+                plus=total_1_ref,
+            ),
         )
 
         # wait for chunk[(r - N // 2 + 1) % N, 0] of rank (r - 1) % N
@@ -309,20 +314,23 @@ def _kernel(
         _wait(weights_2_ref, loaded_2)
 
         # multiply what has landed
-        _multiply_all(
-            hidden_ref,
-            total_1_ref,
-            gathered_1_ref.at[(r + 2) % N, 0],
-            weights_1_ref.at[(r + 2) % N, 0],
-            gathered_1_ref.at[(r + 2) % N, 1],
-            weights_1_ref.at[(r + 2) % N, 1],
-            finish=finishes[0],
+        _multiply(
+            _Product(
+                hidden_ref,
+                gathered_1_ref.at[(r + 2) % N, 0],
+                weights_1_ref.at[(r + 2) % N, 0],
+                gathered_1_ref.at[(r + 2) % N, 1],
+                weights_1_ref.at[(r + 2) % N, 1],
+                plus=total_1_ref,
+                finish=finishes[0],
+            ),
         )
-        _multiply_columns(
-            hidden_ref,
-            _columns(weights_2_ref, (r + 2) % N, 4),
-            first_2_ref.at[0, 0],
-            first_2_ref.at[1, 1],
+        _multiply(
+            _Product(
+                (first_2_ref.at[0, 0], first_2_ref.at[1, 1]),
+                hidden_ref,
+                _columns(weights_2_ref, (r + 2) % N, 4),
+            ),
         )
 
         @pl.when(layer + 1 < layers)
@@ -337,17 +345,17 @@ def _kernel(
         _send(first_2_ref.at[1, 1], slots_1_2_ref.at[0], done_2, received_1_2, left)
 
         # this rank's term of the next chunk
-        _multiply_columns(
-            hidden_ref,
-            _columns(weights_2_ref, (r + 1) % N, 4),
-            partial_2_ref.at[0, 0],
-            first_2_ref.at[2, 1],
-        )
-        _multiply_columns(
-            hidden_ref,
-            _columns(weights_2_ref, (r - 1) % N, 4),
-            first_2_ref.at[3, 0],
-            partial_2_ref.at[1, 1],
+        _multiply(
+            _Product(
+                (partial_2_ref.at[0, 0], first_2_ref.at[2, 1]),
+                hidden_ref,
+                _columns(weights_2_ref, (r + 1) % N, 4),
+            ),
+            _Product(
+                (first_2_ref.at[3, 0], partial_2_ref.at[1, 1]),
+                hidden_ref,
+                _columns(weights_2_ref, (r - 1) % N, 4),
+            ),
         )
 
         # wait for chunk[(r + N // 2) % N, 0] of rank (r - 1) % N
@@ -367,11 +375,12 @@ def _kernel(
         _send(slots_1_2_ref.at[0], slots_3_2_ref.at[0, 1], done_2, received_3_2, left)
 
         # this rank's term of the next chunk
-        _multiply_columns(
-            hidden_ref,
-            _columns(weights_2_ref, r, 4),
-            partial_2_ref.at[0, 0],
-            partial_2_ref.at[0, 1],
+        _multiply(
+            _Product(
+                (partial_2_ref.at[0, 0], partial_2_ref.at[0, 1]),
+                hidden_ref,
+                _columns(weights_2_ref, r, 4),
+            ),
         )
 
         @pl.when(layer + 1 < layers)
@@ -449,7 +458,8 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     ]
 
     def body(*refs):
-        options = {"axes": call.axes, "layers": layers, "finishes": finishes}
+        done = [_Finish(finish) for finish in finishes]
+        options = {"axes": call.axes, "layers": layers, "finishes": done}
         kernel(*call.coordinates(), *refs, **options)
 
     far = pl.BlockSpec(memory_space=pltpu.HBM)
@@ -465,6 +475,16 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)
+
+
+def _differentiable(call, forward, backward, x, weights, *rest):
+    """forward(call, x, weights, *rest), with the gradient that `backward` computes."""
+    apply = jax.custom_vjp(lambda x, weights: forward(call, x, weights, *rest))
+    apply.defvjp(
+        lambda x, weights: (apply(x, weights), (x, weights)),
+        lambda saved, ct: backward(call, *saved, ct, *rest),
+    )
+    return apply(x, weights)
 
 
 def _finished(y, finish, dtype):
@@ -518,48 +538,120 @@ def _check_chain(call, x, weights, widths):
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 
 
-def _multiply(y_ref, x_ref, w_ref, plus_ref=None, finish=None):
-    """y = x @ w, plus what there is already; `finish` is applied to what is complete."""
-    _multiply_all(y_ref, plus_ref, x_ref, w_ref, finish=finish)
+class _Product:
+    """target = x @ w, summed up over all x and w, plus what there is already.
+
+    A target that is a tuple has the columns shared out among its references.
+    """
+
+    def __init__(self, target, *factors, plus=None, finish=None):
+        self.targets = target if isinstance(target, tuple) else (target,)
+        self.factors = list(zip(factors[::2], factors[1::2], strict=True))
+        self.plus, self.finish = plus, finish
+
+    def of(self, **changes):
+        """The same with other targets, factors, …."""
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
+
+    @property
+    def rows(self):
+        return self.factors[0][0].shape[-2]
+
+    @property
+    def weights(self):
+        return [w for _, w in self.factors]
+
+    @property
+    def grid(self):
+        """Of several units that are multiplied by the same weight."""
+        return self.factors[0][0].shape[:-2]
+
+    def parts(self):
+        """One product for each unit."""
+        if not self.grid:
+            return [self]
+        units = itertools.product(*(range(extent) for extent in self.grid))
+        return [self.at(index) for index in units]
+
+    def at(self, index):
+        """Those of its units, or rows, that have this index."""
+        return self.of(
+            targets=tuple(target.at[index] for target in self.targets),
+            factors=[(x.at[index], w) for x, w in self.factors],
+            plus=None if self.plus is None else self.plus.at[index],
+            finish=self.finish and self.finish.at[index],
+        )
 
 
-def _multiply_all(y_ref, plus_ref, *factors, finish=None):
-    """y = x @ w for each x and w of `factors`, summed up, plus what there is already."""
-    y = None if plus_ref is None else plus_ref[...]
-    for x, w in _blocks(factors):
-        y = _dot(x, w) if y is None else y + _dot(x, w)
-    if finish is not None:
-        y = finish(y)
-    y_ref[...] = y.astype(y_ref.dtype)
+def _multiply(*products):
+    """Products of operands in VMEM."""
+    for stack in _stacks([part for product in products for part in product.parts()]):
+        for product, y in zip(stack, _values(stack), strict=True):
+            _store(product, y)
 
 
-def _multiply_columns(x_ref, w_ref, *y_refs, finish=None):
-    """y = x @ w, for each y its block of columns."""
-    y = None
-    for x, w in _blocks((x_ref, w_ref)):
-        y = _dot(x, w) if y is None else y + _dot(x, w)
-    if finish is not None:
-        y = finish(y)
+def _stacks(products, most=None):
+    """Products in a row by the same weights, of at most so many rows together."""
+    most = _ROWS if most is None else most
+    stacks = []
+    for product in products:
+        known = stacks[-1] if stacks else None
+        if known and product.plus is None and known[0].plus is None:
+            pairs = zip(known[0].weights, product.weights, strict=False)
+            same = len(known[0].factors) == len(product.factors)
+            rows = product.rows + sum(each.rows for each in known)
+            if same and rows <= most and all(a is b for a, b in pairs):
+                known.append(product)
+                continue
+        stacks.append([product])
+    return stacks
+
+
+_ROWS = 1024  # in one product; more of them make longer code, but none that is faster
+
+
+def _values(stack):
+    """What each product of a stack sums up to, in 32 bits."""
+    y = None if stack[0].plus is None else stack[0].plus[...]
+    for x, w, transposed in _blocks(stack):
+        y = _dot(x, w, transposed) if y is None else y + _dot(x, w, transposed)
     start = 0
-    for y_ref in y_refs:
-        cols = y_ref.shape[-1]
-        y_ref[...] = y[:, start : start + cols].astype(y_ref.dtype)
+    for product in stack:
+        yield y[start : start + product.rows] if len(stack) > 1 else y
+        start += product.rows
+
+
+def _store(product, y):
+    if product.finish is not None:
+        y = product.finish(y)
+    if len(product.targets) == 1:
+        product.targets[0][...] = y.astype(product.targets[0].dtype)
+        return
+    start = 0
+    for target in product.targets:
+        cols = target.shape[-1]
+        target[...] = y[:, start : start + cols].astype(target.dtype)
         start += cols
 
 
-def _blocks(factors):
+def _blocks(stack):
     """x and w in pieces of _DEPTH, of which one may be put together from several."""
-    xs, ws = [], []
-    for x_ref, w_ref in zip(factors[::2], factors[1::2], strict=True):
-        depth = x_ref.shape[-1]
+    xs, ws, transposed, deep = [], [], False, 0
+    for place, w_ref in enumerate(stack[0].weights):
+        x_refs = [product.factors[place][0] for product in stack]
+        transposed = isinstance(w_ref, _Weight) and w_ref.transposed
+        depth = x_refs[0].shape[-1]
         for start in range(0, depth, _DEPTH):
             block = pl.ds(start, min(_DEPTH, depth - start))
-            if xs and sum(x.shape[1] for x in xs) + block.size > _DEPTH:
-                yield _joined(xs, 1), _joined(ws, 0)
-                xs, ws = [], []
-            xs.append(x_ref[:, block])
+            if xs and deep + block.size > _DEPTH:
+                yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
+                xs, ws, deep = [], [], 0
+            xs.append(_joined([x_ref[:, block] for x_ref in x_refs], 0))
             ws.append(w_ref[block])
-    yield _joined(xs, 1), _joined(ws, 0)
+            deep += block.size
+    yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
 
 
 def _joined(parts, axis):
@@ -571,11 +663,13 @@ def _joined(parts, axis):
 _DEPTH = 256
 
 
-def _dot(x, w):
-    """x @ w, summed up in 32 bits; f32 is not cut short to bf16."""
+def _dot(x, w, transposed=False):
+    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
     wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
     precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    return jnp.dot(x, w, precision=precision, preferred_element_type=wide)
+    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
+    options = {"precision": precision, "preferred_element_type": wide}
+    return lax.dot_general(x, w, dimensions, **options)
 
 
 def _round(y_ref, sum_ref, finish=None):
@@ -583,10 +677,136 @@ def _round(y_ref, sum_ref, finish=None):
     y_ref[...] = y.astype(y_ref.dtype)
 
 
+class _Weight:
+    """A block of a weight [rows, cols]; of a gate and a weight, both side by side.
+
+    transposed: the references are [cols, rows].
+    unit: rows that belong to a chunk; `grid`: how chunks are numbered.
+    """
+
+    def __init__(self, refs, transposed=False, unit=None, grid=()):
+        self.refs, self.transposed = tuple(refs), transposed
+        self.unit, self.grid = unit, grid
+        sizes = self.refs[0].shape[::-1] if transposed else self.refs[0].shape
+        # Where a block starts, its size, and what is known to divide where it starts.
+        self.rows, self.cols = ((0, size, 0) for size in sizes)
+
+    @property
+    def at(self):
+        return _Indexed(self._of_chunk)
+
+    def _of_chunk(self, index):
+        number = 0
+        for each, extent in zip(index, self.grid, strict=True):
+            number = number * extent + each
+        return self._part(rows=(number * self.unit, self.unit, self.unit))
+
+    def columns(self, i, size):
+        """The i-th `size` columns of each matrix."""
+        first, _, step = self.cols
+        return self._part(cols=(first + i * size, size, math.gcd(step, size)))
+
+    def _part(self, **changes):
+        part = copy.copy(self)
+        vars(part).update(changes)
+        return part
+
+    def references(self):
+        """The block of each matrix."""
+        for ref in self.refs:
+            places = [self.rows, self.cols]
+            if self.transposed:
+                places.reverse()
+            yield ref.at[tuple(_span(*place) for place in places)]
+
+    def __getitem__(self, block):
+        """The value of these rows, all matrices side by side."""
+        first, _, step = self.rows
+        rows = (first + block.start, block.size, math.gcd(step, block.start))
+        parts = self._part(rows=rows).references()
+        return _joined([ref[...] for ref in parts], 0 if self.transposed else 1)
+
+
+def _span(start, size, step):
+    """A slice; where it starts is a multiple of `step`."""
+    return pl.ds(start if isinstance(start, int) else pl.multiple_of(start, step), size)
+
+
+class _Indexed:
+    """`thing.at[index]`, as references have it."""
+
+    def __init__(self, get):
+        self.get = get
+
+    def __getitem__(self, index):
+        return self.get(index if isinstance(index, tuple) else (index,))
+
+
 def _columns(ref, i, n):
     """The i-th of n blocks of columns."""
+    if isinstance(ref, _Weight):
+        return ref.columns(i, ref.cols[1] // n)
     cols = ref.shape[-1] // n
-    return ref.at[:, pl.ds(pl.multiple_of(i * cols, cols), cols)]
+    return ref.at[:, _span(i * cols, cols, cols)]
+
+
+class _Finish:
+    """The epilogue: what is done to complete sums in 32 bits before they are stored.
+
+    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
+    and then those of the weight: function(gate) * weight + residual.
+    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
+    by_columns: chunks of the result are columns, and scale and bias are cut likewise.
+    """
+
+    def __init__(self, function=None, gated=False, by_columns=False):
+        self.function, self.gated, self.by_columns = function, gated, by_columns
+        self.scale = self.bias = self.residual = None
+
+    def of(self, **refs):
+        """The same with other references."""
+        other = copy.copy(self)
+        vars(other).update(refs)
+        return other
+
+    @property
+    def at(self):
+        return _Indexed(self._of_chunk)
+
+    def _of_chunk(self, index):
+        other = self.each(lambda ref: ref.at[index], "residual")
+        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
+        if not (self.by_columns and unit):
+            return other
+        return other.each(lambda ref: ref.at[unit], "scale", "bias")
+
+    def each(self, function, *names):
+        """The same with other references: function of those that have these names."""
+        known = [name for name in names if getattr(self, name) is not None]
+        return self.of(**{name: function(getattr(self, name)) for name in known})
+
+    def __call__(self, y):
+        if self.scale is not None:
+            y = y.astype(jnp.float32) * self._row(self.scale)
+        if self.bias is not None:
+            y = y.astype(jnp.float32) + self._row(self.bias)
+        residual = None if self.residual is None else self.residual[...]
+        return _activated(self.function, self.gated, y, residual)
+
+    def _row(self, ref):
+        """One row for all columns of y."""
+        return _joined([ref[i : i + 1] for i in range(ref.shape[0])], 1)
+
+
+def _activated(function, gated, y, residual=None):
+    """The last part of an epilogue, on values."""
+    if gated:
+        half = y.shape[-1] // 2
+        gate, y = y[..., :half], y[..., half:]
+        y = (gate if function is None else function(gate)) * y
+    elif function is not None:
+        y = function(y)
+    return y if residual is None else y + residual.astype(jnp.float32)
 
 
 class _Units:
@@ -595,8 +815,8 @@ class _Units:
     Each core of a device has its own share of the rows of every unit.
     """
 
-    def __init__(self, call, sizes, parts, dtype, out, partial=None):
-        """sizes, parts: of rows, depth and columns of a shard."""
+    def __init__(self, call, sizes, parts, dtype, out, partial=None, sides=1):
+        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
         partial = out if partial is None else partial
         sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
         self.cores, most = call.cores, call.device_cores
@@ -605,13 +825,13 @@ class _Units:
             self.cores = most if rows >= most * sublanes else 1
         tiles = (self.cores * sublanes, 128, 128)
         self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
-        share = self.rows // self.cores
+        self.share = share = self.rows // self.cores
         wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
         self.kinds = {
             "x": (share, self.depth, dtype),
             "w": (self.depth, self.cols, dtype),
             "o": (share, self.cols, out),
-            "sum": (share, self.cols, jnp.dtype(wide)),
+            "sum": (share, sides * self.cols, jnp.dtype(wide)),
             "partial": (share, self.cols, partial),
         }
 
@@ -660,6 +880,15 @@ def _rows_of_core(cores, shape):
     return pl.BlockSpec(block, index, memory_space=pltpu.VMEM)
 
 
+def _part_of_core(cores, ref):
+    """The same of a ref in HBM, which no grid cuts."""
+    if cores == 1:
+        return ref
+    rows = ref.shape[-2] // cores
+    part = pl.ds(pl.multiple_of(pl.program_id(0) * rows, rows), rows)
+    return ref.at[(*(slice(None) for _ in ref.shape[:-2]), part)]
+
+
 def _grid_of_cores(cores):
     return {"grid": (cores,)} if cores > 1 else {}
 
@@ -678,66 +907,28 @@ def _compiler_params(call, spec, cores):
     )
 
 
-def _launch_product(call, kernel, x, w, spec, units, finish):
-    """Runs a kernel on units of x and w; gives the units of the result."""
-    share, cols, dtype = units.kinds["o"]
-    cores, rows = units.cores, units.rows
-    types = jax.typeof(x).mat
-    if spec["replicated"]:
-        types = types.update(varying=types.varying - set(call.axes))
-    # Other ranks write into a result that is the same at all of them: on two cores that
-    # takes memory of its own, for the blocks of a grid have no place that others know.
-    aside = cores > 1 and spec["replicated"]
-    grids = [(spec[name], name) for name in ("x", "o")]
-    sizes = {name: units.bytes(grid, name) for grid, name in grids}
-    sizes["w"] = w.size * w.dtype.itemsize
-    sizes["o"] *= 2 if aside else 1
-    sizes["scratch"] = sum(units.bytes(grid, kind) for grid, kind in spec["scratch"])
-    if sum(sizes.values()) > call.vmem_bytes:
-        parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
-        have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
-        raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], rows, units.depth)
-    if not spec["in_columns"]:
-        w = w.reshape(*spec["w"], *units.kinds["w"][:2])
+def _padded_weights(weights, rows, cols, options):
+    """Each weight with zeros behind its blocks of rows and of columns.
 
-    shape = (*spec["o"], rows, cols)
-    scratch = [pltpu.VMEM((*spec["o"], share, cols), dtype)] if aside else []
+    rows, cols: how many blocks there are, and the size of each with its zeros.
+    """
+    if options["transposed"]:
+        rows, cols = cols, rows
 
-    def body(x_ref, w_ref, o_ref, *refs):
-        block_ref = o_ref
-        if aside:
-            o_ref, *refs = refs
-        options = {"axes": call.axes, "finish": finish}
-        kernel(*call.coordinates(), x_ref, w_ref, o_ref, *refs, **options)
-        if aside:
-            block_ref[...] = o_ref[...]
+    def padded(w):
+        (n, high), (m, wide) = rows, cols
+        if w.shape == (n * high, m * wide):
+            return w
+        blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
+        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
+        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
-    place = pl.BlockSpec(memory_space=pltpu.VMEM)
-    for grid, kind in spec["scratch"]:
-        *tile, each = units.kinds[kind]
-        scratch.append(pltpu.VMEM((*grid, *tile), each))
-    return pl.pallas_call(
-        body,
-        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[_rows_of_core(cores, x.shape), place],
-        out_specs=_rows_of_core(cores, shape),
-        scratch_shapes=scratch + spec["semaphores"],
-        **_grid_of_cores(cores),
-        compiler_params=_compiler_params(call, spec, cores),
-        interpret=call.interpret,
-        name=call.name,
-    )(x, w)
+    return [padded(w) for w in weights]
 
 
-def _differentiable(call, forward, backward, x, w, *rest):
-    """forward(call, x, w, *rest), with the gradient that `backward` computes."""
-    apply = jax.custom_vjp(lambda x, w: forward(call, x, w, *rest))
-    apply.defvjp(
-        lambda x, w: (apply(x, w), (x, w)),
-        lambda saved, ct: backward(call, *saved, ct, *rest),
-    )
-    return apply(x, w)
+def _shape_of(w, options):
+    """Rows and columns of a weight, the way it is multiplied."""
+    return w.shape[::-1] if options["transposed"] else w.shape
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
@@ -757,29 +948,6 @@ def _epilogue(name, epilogue):
         have = f"{', '.join(known)} or a function"
         raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
     return known[epilogue]
-
-
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_product(call, x, w, factor, split):
-    """x [rows, depth] @ w [factor * depth, cols], `split` along a dimension of it."""
-    if x.ndim != 2 or w.ndim != 2:
-        raise ValueError(f"{call.name} takes matrices, not {x.shape} and {w.shape}")
-    if x.dtype != w.dtype:
-        have = f"{x.dtype} and {w.dtype}"
-        raise ValueError(f"{call.name} takes x and w of one dtype, not {have}")
-    if x.dtype.name not in _FACTORS:
-        raise ValueError(f"{call.name} multiplies {', '.join(_FACTORS)}, not {x.dtype}")
-    if w.shape[0] != factor * x.shape[1]:
-        times = f"{factor} * " if factor > 1 else ""
-        want = f"w to have {times}{x.shape[1]} = {factor * x.shape[1]} rows"
-        have = f"x is {x.shape} and w {w.shape}"
-        raise ValueError(f"{call.name} needs {want}: {have}")
-    if split is not None and (x.shape[0], w.shape[1])[split] % N:
-        what = ("rows of x", "columns of w")[split]
-        size = (x.shape[0], w.shape[1])[split]
-        raise ValueError(f"{call.name} shares the {what} out among {N} ranks: {size}")
 
 
 # How kernels move and add chunks. What follows is the same in every module.
@@ -842,7 +1010,7 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish)
+            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -851,7 +1019,8 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
         @pl.loop(0, tiles)
         def _(i):
             a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, finish)
+            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
 
         return
 
@@ -973,7 +1142,7 @@ class _Call:
         self.interpret = pltpu.InterpretParams() if interpret is True else interpret
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes = 2**26
+        self.vmem_bytes, self.tpu = 2**26, None
         # Which it is to run on, None: as many as it can keep busy; which the device has.
         self.cores, self.device_cores = cores, 1
         if cores not in (None, 1, 2):
@@ -981,9 +1150,9 @@ class _Call:
         if self.interpret:
             _check_threads(name, mesh.size)
         elif platform == "tpu":
-            chip = pltpu.get_tpu_info()
-            self.vmem_bytes = chip.vmem_capacity_bytes
-            self.device_cores = chip.num_cores
+            self.tpu = pltpu.get_tpu_info()
+            self.vmem_bytes = self.tpu.vmem_capacity_bytes
+            self.device_cores = self.tpu.num_cores
 
     def launch(self, kernel, x, spec, replicated=False):
         """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].

@@ -1,0 +1,329 @@
+"""The further part that is the same in the modules of all single collective matmuls; see template.py.
+
+Everything after the marker is copied into the module, in front of what template_stream.py has.
+"""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from ringsched.codegen.template_multiply import (
+    _WIDE,
+    _compiler_params,
+    _dot,
+    _Finish,
+    _grid_of_cores,
+    _multiply,
+    _padded,
+    _part_of_core,
+    _rows_of_core,
+    _shape_of,
+    _Weight,
+)
+from ringsched.codegen.template_stream import _Chip, _plan, _stream_buffers, _Streamed, _Work
+
+N = 4
+
+# ==== marker ====
+# How a collective matmul is called. What follows is the same in every module of one.
+
+
+def _launch_product(call, kernel, x, weights, extras, spec, units, options):
+    """Runs a kernel on units of x and weights.
+
+    extras: scale, bias and residual, in units of the result, by name.
+    Gives the units of the result, and of what was gathered, where that is kept.
+    """
+    cores, rows, (_, cols, dtype) = units.cores, units.rows, units.kinds["o"]
+    types = [jax.typeof(x).mat] * 2  # of the result, and of what was gathered
+    if spec["replicated"]:
+        types[0] = types[0].update(varying=types[0].varying - set(call.axes))
+    transposed, gated = options["transposed"], len(weights) > 1
+    work, sizes = _work(spec, units, weights, extras, options)
+    chip = _Chip.of(call, units.kinds["x"][2])
+    plan = _plan(call.name, work, chip, sizes, options)
+    streams = plan is not None
+    near, far = pltpu.VMEM, pltpu.HBM
+    x_place = far if streams and plan.block is not None else near
+    o_place = far if streams and spec["gathers"] else near
+    w_place = far if streams else near
+
+    # With their places, and whether cores share out their rows.
+    operands = [(x.reshape(*spec["x"], rows, units.depth), x_place, True)]
+    operands += [(w, w_place, False) for w in weights]
+    for name, it in extras.items():
+        residual = name == "residual"
+        operands.append((it, o_place if residual else near, residual))
+    results = [((*spec["o"], rows, cols), dtype, o_place)]
+    scratch = []
+    for grid, kind in spec["scratch"]:
+        *tile, each = units.kinds[kind]
+        if kind == "x" and (options["keep"] or x_place is far):
+            # Scratch is never in HBM; what is kept is another result.
+            results.append(((*grid, rows, tile[1]), each, x_place))
+        else:
+            scratch.append(pltpu.VMEM((*grid, *tile), each))
+    finish = _Finish(options["function"], gated, spec["by_columns"])
+    residual = extras["residual"].dtype if "residual" in extras else None
+    dtypes = (units.kinds["x"][2], dtype, residual)
+    own = _stream_buffers(plan, work, dtypes, transposed) if streams else {}
+    # Other ranks write into a result that is the same at all, and into what is gathered:
+    # on two cores these take VMEM of their own, for the blocks of a grid have no place
+    # that others know.
+    asides = {}
+    for number, (shape, each, place) in enumerate(results):
+        if cores > 1 and place is near and (number or spec["replicated"]):
+            asides[number] = pltpu.VMEM((*shape[:-2], units.share, shape[-1]), each)
+
+    def body(*refs):
+        refs = iter(refs)
+        given, blocks = [], []
+        for (_, space, cut), ref in zip(operands, refs, strict=False):
+            given.append(_part_of_core(cores, ref) if cut and space is far else ref)
+        x_ref, w_refs = given[0], given[1 : 1 + len(weights)]
+        w_ref = _Weight(w_refs, transposed, units.depth, spec["w"])
+        done = finish.of(**dict(zip(extras, given[1 + len(weights) :], strict=True)))
+        for (*_, space), ref in zip(results, refs, strict=False):
+            blocks.append(_part_of_core(cores, ref) if space is far else ref)
+        others = list(itertools.islice(refs, len(scratch) + len(spec["semaphores"])))
+        aside = dict(zip(asides, refs, strict=False))
+        o_ref, *gathered = (aside.get(k, ref) for k, ref in enumerate(blocks))
+        multiply = _multiply
+        if streams:
+            buffers = dict(zip(own, refs, strict=True))
+            multiply = _Streamed(plan, w_ref if plan.shared else None, buffers)
+        place = call.coordinates()
+        refs = (x_ref, w_ref, o_ref, *gathered, *others)
+        kernel(*place, *refs, axes=call.axes, multiply=multiply, finish=done)
+        for number, ref in aside.items():
+            blocks[number][...] = ref[...]
+
+    def placed(shape, place, cut):
+        if cut and place is near:
+            return _rows_of_core(cores, shape)
+        return pl.BlockSpec(memory_space=place)
+
+    shapes = [
+        jax.ShapeDtypeStruct(shape, each, manual_axis_type=varying)
+        for (shape, each, _), varying in zip(results, types, strict=False)
+    ]
+    scratch_shapes = [*scratch, *spec["semaphores"], *asides.values(), *own.values()]
+    result = pl.pallas_call(
+        body,
+        out_shape=shapes,
+        in_specs=[placed(it.shape, place, cut) for it, place, cut in operands],
+        out_specs=[placed(shape, place, True) for shape, _, place in results],
+        scratch_shapes=scratch_shapes,
+        **_grid_of_cores(cores),
+        compiler_params=_compiler_params(call, spec, cores),
+        interpret=call.interpret,
+        name=call.name,
+    )(*(it for it, *_ in operands))
+    return result if options["keep"] else result[0]
+
+
+def _work(spec, units, weights, extras, options):
+    """What a kernel does, and how many bytes each operand takes if all are in VMEM."""
+    gated = len(weights) > 1
+    sizes = {name: units.bytes(spec[name], name) for name in ("x", "o")}
+    sizes["w"] = sum(w.size * w.dtype.itemsize for w in weights)
+    others = {k: it.size * it.dtype.itemsize for k, it in extras.items()}
+    if "residual" in others:
+        others["residual"] //= units.cores
+    if units.cores > 1 and spec["replicated"]:
+        sizes["o"] *= 2
+    sizes |= others
+    scratch = [(units.bytes(grid, kind), kind) for grid, kind in spec["scratch"]]
+    sizes["scratch"] = sum(size for size, _ in scratch)
+    gathered = sum(size for size, kind in scratch if kind == "x")
+    gathers, residual = spec["gathers"], others.get("residual", 0)
+    held = sizes["scratch"] - gathered + sum(others.values())
+    held += -residual if gathers else sizes["o"]
+    x, o = units.kinds["x"][2], units.kinds["o"][2]
+    work = _Work(
+        rows=units.share,
+        depth=units.depth,
+        cols=units.cols,
+        groups=spec["groups"],
+        gathers=gathers,
+        by_rows=spec["by_rows"],
+        rolled=spec["rolled"],
+        directions=spec["directions"],
+        sides=1 + gated,
+        x_bytes=x.itemsize,
+        o_bytes=o.itemsize,
+        residual_bytes=extras["residual"].dtype.itemsize if residual else 0,
+        held=held,
+        x=sizes["x"],
+        gathered=gathered,
+    )
+    return work, sizes
+
+
+def _differentiable(call, forward, backward, x, weights, extras, options):
+    """forward(call, x, weights, extras, options), with the gradient by `backward`."""
+
+    def result(x, weights, extras):
+        return forward(call, x, weights, extras, options)
+
+    def kept(x, weights, extras):
+        if not options["keep"]:
+            return result(x, weights, extras), (x, None, weights, extras)
+        y, whole = forward(call, x, weights, extras, options)
+        return y, (x, whole, weights, extras)
+
+    def apply(x, weights, extras):
+        y = result(x, weights, extras)
+        return y[0] if options["keep"] else y
+
+    apply = jax.custom_vjp(apply)
+    apply.defvjp(kept, lambda saved, ct: backward(call, *saved, ct, options))
+    return apply(x, weights, extras)
+
+
+def _plain(options, **changes):
+    """Options of a product without an epilogue, in 32 bits."""
+    plain = {"function": None, "out_dtype": _WIDE, "partial": _WIDE, "keep": False}
+    return {**options, **plain, **changes}
+
+
+def _before_epilogue(forward, call, x, weights, extras, ct, options):
+    """The cotangents of the sums of each weight, and of extras.
+
+    What the epilogue is applied to is computed once more, where that matters.
+    """
+    ct = ct.astype(_WIDE)
+    if options["function"] is None and len(weights) == 1 and not extras:
+        return [ct], {}
+    again = _plain(options)
+    ys = tuple(forward(call, x, (w,), {}, again) for w in weights)
+    finish = _Finish(options["function"], len(weights) > 1)
+
+    def epilogue(ys, extras):
+        return finish.of(**extras)(jnp.concatenate(ys, axis=1))
+
+    return jax.vjp(epilogue, ys, extras)[1](ct)
+
+
+def _turned(options, **changes):
+    """Options of a product by the transposed weight."""
+    return _plain(options, transposed=not options["transposed"], **changes)
+
+
+def _weight_gradient(x, ct, w, options):
+    """That of a weight of this shape, which x was multiplied by."""
+    product = _dot(ct.T, x) if options["transposed"] else _dot(x.T, ct)
+    return product.astype(w.dtype)
+
+
+def _extras(call, scale, bias, residual, shape, gated):
+    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result."""
+    found = {}
+    for name, given in (("scale", scale), ("bias", bias)):
+        if given is None:
+            continue
+        both = given if isinstance(given, (tuple, list)) else (given,)
+        have = [jnp.shape(each) for each in both]
+        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
+            want = f"{'two of ' if gated else ''}[{shape[1]}]"
+            raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
+        rows = [call.vary(jnp.asarray(each, jnp.float32)) for each in both]
+        found[name] = jnp.stack(rows)
+    if residual is not None:
+        residual = call.vary(jnp.asarray(residual))
+        if residual.shape != shape:
+            want = f"a residual {list(shape)}, not {list(residual.shape)}"
+            raise ValueError(f"{call.name} needs {want}")
+        found["residual"] = residual
+    return found
+
+
+def _cut(extras, units, spec, pack):
+    """Scale, bias and residual in units of the result; `pack` does it for the latter."""
+    grid = spec["o"] if spec["by_columns"] else ()
+    found = {}
+    for name, it in extras.items():
+        if name == "residual":
+            found[name] = pack(it)
+            continue
+        it = _padded(it, it.shape[0], math.prod(grid) * units.cols)
+        it = jnp.moveaxis(it.reshape(it.shape[0], -1, units.cols), 1, 0)
+        found[name] = it.reshape(*grid, *it.shape[1:])
+    return found
+
+
+def _whole(call, gathered, own, count):
+    """The shards of all ranks [N, …], of units that have arrived and this rank's own."""
+    shards = gathered.reshape(N, count, *gathered.shape[-2:])
+    own = own.reshape(count, *own.shape[-2:])
+    return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
+
+
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _side_by_side(whole, m, k):
+    """Shards of features [N, parts, rows, depth] as [m, N * k]."""
+    whole = jnp.moveaxis(whole, 2, 0)
+    return whole.reshape(whole.shape[0], N, -1)[:m, :, :k].reshape(m, N * k)
+
+
+def _result_dtype(x, scale, out_dtype):
+    if out_dtype is not None:
+        return jnp.dtype(out_dtype)
+    integers = jnp.issubdtype(x.dtype, jnp.integer)
+    return _WIDE if integers and scale is not None else x.dtype
+
+
+def _operands(call, x, w):
+    """x, and a tuple of the weight or of a gate and the weight."""
+    weights = w if isinstance(w, (tuple, list)) else (w,)
+    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
+    return call.vary(jnp.asarray(x)), weights
+
+
+def _check_product(call, x, weights, options, **rule):
+    """The shape of the result; raises ValueError where operands do not match.
+
+    deeper: how many times the depth of x that of a weight is; wider: how many times the
+    rows of x the result has. split: the dimension of the product that is shared out
+    among the ranks. gates: whether there may be a gate.
+    """
+    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
+    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
+    if len(weights) > 2 or (len(weights) == 2 and not gates):
+        have = f"{1 + gates} weights" if gates else "one weight"
+        raise ValueError(f"{name} takes at most {have}, not {len(weights)}")
+    shapes = [x.shape, *(w.shape for w in weights)]
+    if any(len(shape) != 2 for shape in shapes):
+        raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
+    dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
+    if len(set(dtypes)) > 1:
+        have = " and ".join(dtypes)
+        raise ValueError(f"{name} takes x and w of one dtype, not {have}")
+    if x.dtype.name not in _FACTORS:
+        raise ValueError(f"{name} multiplies {', '.join(_FACTORS)}, not {x.dtype}")
+    if len(set(shapes[1:])) > 1:
+        have = " and ".join(map(str, shapes[1:]))
+        raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
+    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
+    if deep != deeper * depth:
+        times = f"{deeper} * " if deeper > 1 else ""
+        what = "columns, transposed" if options["transposed"] else "rows"
+        want = f"w to have {times}{depth} = {deeper * depth} {what}"
+        have = f"x is {x.shape} and w {weights[0].shape}"
+        raise ValueError(f"{name} needs {want}: {have}")
+    if split is not None and (rows, cols)[split] % N:
+        what = ("rows of x", "columns of w")[split]
+        size = (rows, cols)[split]
+        raise ValueError(f"{name} shares the {what} out among {N} ranks: {size}")
+    if options["memory"] not in (None, "vmem", "hbm"):
+        have = repr(options["memory"])
+        raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
+    shares = [N if split == dimension else 1 for dimension in (0, 1)]
+    return wider * rows // shares[0], cols // shares[1]
