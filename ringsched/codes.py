@@ -442,6 +442,16 @@ _code(
     "collective: reduce_scatter\ncompute: {multiply: before sending}",
 )
 
+_code(
+    "RS218",
+    "nothing to overlap",
+    "`overlap` is given for a schedule that multiplies nothing, or for a chain.",
+    "It says whether the products of a schedule with `compute:` stand in between its transfers. The links of a chain "
+    "are joined for their overlap.",
+    "ringsched compile all_gather --overlap none",
+    "ringsched compile all_gather_matmul --overlap none",
+)
+
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
 
 _code(

@@ -25,7 +25,7 @@ from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
 from ringsched.schedule.flat import FlatSchedule, flatten
-from ringsched.schedule.loader import load, set_parameters, shipped_directory, shipped_names
+from ringsched.schedule.loader import load, set_overlap, set_parameters, shipped_directory, shipped_names
 from ringsched.schedule.schedule import Chain, Layers, Link, Lowering, Multiply, Schedule
 from ringsched.topology import Topology, topology_of
 from ringsched.verify.chain_values import wrong_ranks
@@ -100,12 +100,17 @@ class CompiledChain:
 AnyCompiled = Compiled | CompiledChain
 
 
-def open_schedule(path: str | Path, values: dict[str, int] | None = None) -> Schedule | Chain:
-    """Load a file, or a shipped schedule by its name, and set parameters. Raises RS1xx, RS2xx."""
+def open_schedule(
+    path: str | Path, values: dict[str, int] | None = None, overlap: str | None = None
+) -> Schedule | Chain:
+    """Load a file, or a shipped schedule by its name, and set parameters. Raises RS1xx, RS2xx.
+
+    overlap: takes the place of that in the file.
+    """
     name = str(path)
     if name in shipped_names() and not Path(name).exists():
         path = shipped_directory() / f"{name}.yaml"
-    return set_parameters(load(path), values or {})
+    return set_overlap(set_parameters(load(path), values or {}), overlap)
 
 
 @overload
@@ -312,9 +317,12 @@ def _facts(proven: Proven | ProvenChain, backward: Proven | None) -> list[tuple[
     calls = f"{CALLS} calls in a row"
     if isinstance(proven, ProvenChain):
         calls = f"{CALLS} calls in a row, of 1, 2 and 3 layers, and so of any number"
+    compute = None if isinstance(proven, ProvenChain) else proven.flat.schedule.compute
+    sequential = compute is not None and compute.overlap == "none"
     return [
         ("schedule", f"{path.name}, sha256 {digest}…"),
         ("params", parameters),
+        *([("overlap", "none: products and transfers one after the other")] if sequential else []),
         ("proven", f"for these sizes: data flow, values, no race, no deadlock, no leftover; {calls}"),
         ("gradient", gradient),
     ]

@@ -96,11 +96,15 @@ class Product:
         return lines
 
     def _says(self) -> str:
+        when = "all parts are computed before any is sent"
         if self.gathers:
-            return "The gathered x times w; each shard is multiplied as it arrives."
+            when = "each shard is multiplied as it arrives"
+            when = when if self.compute.overlap == "full" else "all shards are multiplied when all are there"
+            return f"The gathered x times w; {when}."
+        when = when if self.compute.overlap == "none" else "each part is computed just before it is sent"
         if self.promise.kind == "all_reduce":
-            return "The sum of x @ w over all ranks; each part is computed just before it is sent."
-        return "The r-th shard of the sum of x @ w; each part is computed just before it is sent."
+            return f"The sum of x @ w over all ranks; {when}."
+        return f"The r-th shard of the sum of x @ w; {when}."
 
     def _shapes(self) -> str:
         along = "rows" if self.by_rows else "features"

@@ -13,7 +13,7 @@ from ringsched.commands.audited import Outcome as Audit
 from ringsched.commands.audited import audit_small, auditor
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
-from ringsched.commands.settings import parameters_text, parse_settings
+from ringsched.commands.settings import parse_settings
 from ringsched.commands.verify import CHECKED, Outcome, check_and_compile
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
 from ringsched.lower.plan import Decision
@@ -35,6 +35,7 @@ class Request:
 
     file: str
     settings: tuple[str, ...]
+    overlap: str | None
     output: str | None
     emit: str | None
     explain: bool
@@ -56,7 +57,7 @@ def compile_file(request: Request) -> int:
     operands = parse_operands(request.shape)
     _check_usage(request)
     with auditor(request.audit and not request.debug) as process:
-        outcome, compiled = check_and_compile(request.file, settings, debug=request.debug)
+        outcome, compiled = check_and_compile(request.file, settings, overlap=request.overlap, debug=request.debug)
         if compiled is None:
             return _fail(request, outcome)
         audit = None if process is None else audit_small(process, [compiled])
@@ -124,10 +125,10 @@ def _deliver(
         about = {"output": path and str(path), "audit": audit and audit.to_json()}
         print_json(outcome.to_json() | about | (report.to_json() if report else {}))
         return EXIT_RIGHT
-    proven = f"right for {parameters_text(outcome.parameters)}" if outcome.parameters else "right"
     written = f" → {path}" if path is not None else ""
     checked = CHECKED if audit is None else f"{CHECKED}; {audit.words()}"
-    sentence = f"{request.file}{written}: {proven} (checked at these sizes; {checked}) in {outcome.seconds:.2f} s"
+    sizes, seconds = outcome.sizes(), f"{outcome.seconds:.2f} s"
+    sentence = f"{request.file}{written}: right{sizes} (checked at these sizes; {checked}) in {seconds}"
     click.echo(sentence, err=request.prints)
     if audit is not None and audit.undecided:
         say(f"not audited: {audit.undecided}")

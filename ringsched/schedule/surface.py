@@ -154,6 +154,9 @@ class ComputeModel(Model):
 
     multiply: Literal["on arrival", "before sending"]
     shard: Literal["rows", "features"] = Field(default="rows", description="what the sharded activation is split along")
+    overlap: Literal["full", "none"] = Field(
+        default="full", description="none: first one, then the other, for comparison"
+    )
 
 
 class LoweringModel(Model):

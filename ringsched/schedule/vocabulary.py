@@ -27,9 +27,10 @@ ITEM_NAMES = {
     "<beside>": "a `beside:`",
 }
 LOWERING_KEYS = ("slots", "semaphores", "memory", "unroll", "barrier")
-COMPUTE_KEYS = ("multiply", "shard")
+COMPUTE_KEYS = ("multiply", "shard", "overlap")
 MOMENTS = ("on arrival", "before sending")
 SHARDS = ("rows", "features")
+OVERLAPS = ("full", "none")
 TOPOLOGIES = ("ring", "line", "mesh", "torus", "links")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED, "permute")

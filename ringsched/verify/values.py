@@ -145,7 +145,9 @@ def _positions(promise: Promise, compute: Multiply | None) -> tuple[tuple[str, t
         if compute.shard == "rows":
             return ("x", promise.input_positions()), ("o", everything), ("gathered", everything)
         return ("x", promise.input_positions()), ("w", everything), ("gathered", everything)
-    return ("x" if compute.shard == "rows" else "w", everything), ("o", promise.output_positions())
+    factor = ("x" if compute.shard == "rows" else "w", everything)
+    terms = (("terms", everything),) if compute.overlap == "none" else ()
+    return factor, *terms, ("o", promise.output_positions())
 
 
 def _chunk_axes(expansion: Expansion, promise: Promise, compute: Multiply | None) -> tuple[int | None, ...]:

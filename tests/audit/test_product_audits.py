@@ -62,6 +62,14 @@ def test_kernels_are_right(name: str, ranks: int) -> None:
     assert not report.diagnostics
 
 
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8, 12))])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_kernels_without_overlap_are_right(name: str, ranks: int) -> None:
+    report = audit(rs.compile(name, overlap="none").source(N=ranks), name, ranks, by_lax(name))
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+    assert not report.diagnostics
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_rolled(name: str) -> None:
@@ -85,12 +93,14 @@ def test_another_expectation_is_not_met(name: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"),
-    [(name, 3) for name in PRODUCTS] + [pytest.param(name, 4, marks=pytest.mark.slow) for name in PRODUCTS],
+    ("name", "ranks", "overlap"),
+    [(name, 3, None) for name in PRODUCTS]
+    + [pytest.param(name, 4, None, marks=pytest.mark.slow) for name in PRODUCTS]
+    + [pytest.param(name, 3, "none", marks=pytest.mark.slow) for name in PRODUCTS],
 )
-def test_tampered_kernels_are_wrong(name: str, ranks: int) -> None:
+def test_tampered_kernels_are_wrong(name: str, ranks: int, overlap: str | None) -> None:
     """Each statement of synchronisation in the kernel is needed."""
-    tampered = tampered_sources(rs.compile(name).source(N=ranks), name)
+    tampered = tampered_sources(rs.compile(name, overlap=overlap).source(N=ranks), name)
     assert len(tampered) >= 8
     for text in tampered:
         report = audit(text, name, ranks)

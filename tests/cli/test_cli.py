@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -444,3 +445,23 @@ def test_verify_audits_where_it_is_asked_to() -> None:
     assert result.returncode == 0
     assert "2 kernels audited, up to N = 3" in result.stdout
     assert "audited" not in ringsched("verify", "reduce_scatter").stdout
+
+
+def test_overlap_is_an_option_of_all_that_compile(tmp_path: Path) -> None:
+    result = ringsched("compile", "all_gather_matmul", "--overlap", "none", "--explain", "--no-audit", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("all_gather_matmul → all_gather_matmul.py: right for N = 4, overlap none (checked")
+    assert re.search(r"products +all of them behind the all-gather\n +asked for by `overlap: none`", result.stderr)
+    assert "overlap   none" in (tmp_path / "all_gather_matmul.py").read_text(encoding="utf-8")
+    result = ringsched("verify", "all_gather_matmul", "--overlap", "none", "--set", "N=2..3")
+    assert "right, checked for N = 2 … 3, overlap none (" in result.stdout
+    entry = json.loads(ringsched("verify", "all_gather_matmul", "--overlap", "full", "--json").stdout)
+    assert (entry["overlap"], entry["verdict"]) == ("full", "right")
+    assert "overlap" not in json.loads(ringsched("verify", "all_gather_matmul", "--json").stdout)
+
+
+def test_overlap_of_what_multiplies_nothing() -> None:
+    for command in ("verify", "compile", "run"):
+        result = ringsched(command, "all_gather", "--overlap", "none")
+        assert result.returncode == 2
+        assert "error[RS218]: `overlap` is for one schedule that multiplies, and all_gather mult" in result.stderr
