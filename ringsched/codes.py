@@ -434,7 +434,8 @@ _code(
 _code(
     "RS217",
     "a multiply that does not go with the collective",
-    "`multiply: on arrival` is for a schedule that gathers, `multiply: before sending` for one that sums; a `compute:` "
+    "`multiply: on arrival` is for a schedule that gathers, or with `collective: none` keeps what it has, `multiply: "
+    "before sending` for one that sums; a `compute:` "
     "belongs to the file that is compiled, not to one that it uses.",
     "A shard can be multiplied once it has landed, and a sum's term before it leaves. Elsewhere nothing would be "
     "hidden behind anything.",

@@ -26,7 +26,7 @@ from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
 from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_overlap, set_parameters, shipped_directory, shipped_names
-from ringsched.schedule.schedule import Chain, Layers, Link, Lowering, Multiply, Schedule
+from ringsched.schedule.schedule import Chain, CollectiveKind, Layers, Link, Lowering, Multiply, Schedule
 from ringsched.topology import Topology, topology_of
 from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failing
@@ -253,14 +253,18 @@ def prove_transpose(proven: Proven) -> Proven | None:
     try:
         if findings_of(flat):
             return None
-        backward = replace(flat.schedule, lowering=Lowering(), compute=compute and opposite(compute))
+        backward = replace(
+            flat.schedule, lowering=Lowering(), compute=compute and _opposite(compute, flat.promise.kind)
+        )
         return _prove_flat(proven.schedule, replace(flat, schedule=backward))
     except DiagnosticError:
         return None
 
 
-def opposite(compute: Multiply) -> Multiply:
-    """What is multiplied on the way back: what was gathered is summed, and the reverse."""
+def _opposite(compute: Multiply, kind: CollectiveKind) -> Multiply:
+    """What is multiplied on the way back: what was gathered is summed, and the reverse; what stays, stays."""
+    if kind == "none":
+        return compute
     return replace(compute, moment="before sending" if compute.moment == "on arrival" else "on arrival")
 
 
@@ -287,7 +291,7 @@ def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Comp
         _kernel(proven),
         _kernel(backward) if backward else None,
         name=schedule.name,
-        heading=_heading(proven, proven.flat.promise.kind.replace("_", "-").capitalize()),
+        heading=_heading(proven, _title(proven.flat.promise.kind)),
         facts=_facts(proven, backward),
         debug=debug,
     )
@@ -298,6 +302,10 @@ def _kernel(proven: Proven) -> Kernel:
     memory = proven.flat.schedule.lowering.memory
     program, promise = proven.lowered.program, proven.flat.promise
     return Kernel(program=program, promise=promise, memory=memory, compute=proven.flat.schedule.compute)
+
+
+def _title(kind: CollectiveKind) -> str:
+    return "Products without communication" if kind == "none" else kind.replace("_", "-").capitalize()
 
 
 def _heading(proven: Proven | ProvenChain, what: str) -> str:

@@ -124,12 +124,16 @@ class Product:
         """Into how many shards the result of a sum is cut."""
         return "1" if self.promise.kind == "all_reduce" else "N"
 
-    def sharded(self) -> list[str]:
-        """The function that does the shard_map itself."""
+    def _specs(self) -> tuple[str, str, str]:
+        """How x, w and the result are split over the mesh axes `a`."""
         x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
         w = "P(None, a)" if self.gathers else "P(a, None)"
         out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
-        out = "P(None, None)" if self.promise.kind == "all_reduce" else out
+        return x, w, "P(None, None)" if self.promise.kind == "all_reduce" else out
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        x, w, out = self._specs()
         lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
         lines += [
             f'    """{self.name} on the devices of `mesh`.',

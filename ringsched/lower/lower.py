@@ -75,7 +75,7 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     elif multiplier is not None:
         body = multiplier.finished(body)
     decisions = [*plan.decisions, _unrolled(unroll, len(flat.steps), wishes.unroll is not None)]
-    if compute is not None and sequential:
+    if compute is not None and sequential and flat.promise.kind != "none":
         decisions.append(decision(compute, flat.promise.kind))
     elif isinstance(multiplier, Multiplier):
         decisions.append(multiplier.decision())

@@ -2,7 +2,7 @@
 
 on arrival       what an all-gather would leave in the result lands in `gathered`; each chunk is multiplied once it is
                  there and has been sent on, this rank's own first. Along rows, each gives its own rows of the result;
-                 along features, the products are summed up.
+                 along features, the products are summed up. Of a schedule that moves nothing, only the own are.
 before sending   what a reduce-scatter would take from the operand is a product: computed into `first` where a lane
                  starts with it, or into `partial`, just before the arrival that it is added to is waited for.
 """
@@ -63,12 +63,12 @@ class Multiplier:
         parts = dims[self.leading :]
         weight = Buffer(name=WEIGHT, space="input", shape=() if self.along_rows else dims)
         if self.on_arrival:
-            gathered = Buffer(name=GATHERED, space="scratch", shape=dims)
+            gathered = [Buffer(name=GATHERED, space="scratch", shape=dims)] if promise.kind != "none" else []
             operand = Buffer(name=INPUT, space="input", shape=promise.input_shape())
             if self.along_rows:
-                return operand, weight, Buffer(name=OUTPUT, space="output", shape=dims), gathered
+                return operand, weight, Buffer(name=OUTPUT, space="output", shape=dims), *gathered
             totals = () if self.in_place else (Buffer(name=TOTAL, space="scratch", shape=()),)
-            return operand, weight, Buffer(name=OUTPUT, space="output", shape=()), gathered, *totals
+            return operand, weight, Buffer(name=OUTPUT, space="output", shape=()), *gathered, *totals
         operand = Buffer(name=INPUT, space="input", shape=dims if self.along_rows else ())
         found = [operand, weight, Buffer(name=OUTPUT, space="output", shape=promise.output_shape())]
         if self.starts:
@@ -78,7 +78,9 @@ class Multiplier:
         return tuple(found)
 
     def decision(self) -> Decision:
-        if self.on_arrival:
+        if self.lanes.flat.promise.kind == "none":
+            choice, reason = "of what each rank has", "nothing is sent"
+        elif self.on_arrival:
             choice, reason = "each chunk as it lands", "what somebody waits for has been sent on by then"
         else:
             choice, reason = "each term just before it is sent or added", "what it is added to is still on its way"

@@ -299,6 +299,11 @@ class _Reader:
         assert steps is not None
         items = self._items(_as(Sequence, steps.value), scope)
         compute = self._compute(collective)
+        if collective.kind == "none" and tree.entry("compute") is None:
+            help = "write `compute: {multiply: on arrival}`, or the collective that the steps are for"
+            self._add(
+                "RS217", "`none` moves nothing, and nothing is computed", tree["collective"].span, "no `compute:`", help
+            )
         lowering = self._lowering()
         self._check()
         return Schedule(
@@ -348,6 +353,14 @@ class _Reader:
                     f"`{path.value}` multiplies nothing",
                     path.span,
                     "has no `compute:`",
+                    "the links of a chain are collective matmuls, such as all_gather_matmul",
+                )
+            elif schedule.collective.kind == "none":
+                self._add(
+                    "RS217",
+                    f"`{path.value}` moves nothing",
+                    path.span,
+                    "has `collective: none`",
                     "the links of a chain are collective matmuls, such as all_gather_matmul",
                 )
             elif schedule.compute.overlap == "none":
@@ -443,7 +456,7 @@ class _Reader:
             return None
         words = {e.key.text.value: plain(e.value) for e in entry.value.entries}
         moment = cast(Moment, words["multiply"])
-        fitting = {"on arrival": ("all_gather",), "before sending": ("reduce_scatter", "all_reduce")}[moment]
+        fitting = {"on arrival": ("all_gather", "none"), "before sending": ("reduce_scatter", "all_reduce")}[moment]
         if collective.kind not in fitting:
             self._add(
                 "RS217",
@@ -452,6 +465,9 @@ class _Reader:
                 f"goes with {listed(fitting, 'or')}",
                 "multiply: on arrival gathers first; multiply: before sending sums what it has computed",
             )
+        if collective.kind == "none" and words.get("shard", "rows") != "rows":
+            help = "leave it out: what each rank has is all that there is"
+            self._add("RS217", "`none` shards nothing", entry.value["shard"].span, "not shared out", help)
         shard, overlap = cast(Shard, words.get("shard", "rows")), cast(Overlap, words.get("overlap", "full"))
         return Multiply(moment=moment, shard=shard, overlap=overlap, span=entry.span)
 

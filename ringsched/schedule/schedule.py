@@ -33,6 +33,7 @@ CollectiveKind = Literal[
     "reduce",
     "gather",
     "scatter",
+    "none",
 ]
 TopologyKind = Literal["ring", "line", "mesh", "torus", "links"]
 Op = Literal["copy", "reduce"]

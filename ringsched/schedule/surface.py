@@ -126,7 +126,16 @@ class RootModel(Model):
 
 
 CollectiveName = Literal[
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce", "gather", "scatter", "permute"
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "permute",
+    "none",
 ]
 CollectiveModel = Annotated[
     Annotated[CollectiveName, Tag("<name>")] | Annotated[RootModel, Tag("<argument>")],

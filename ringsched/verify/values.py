@@ -161,6 +161,8 @@ def _chunk_axes(expansion: Expansion, promise: Promise, compute: Multiply | None
     for position in range(owned):
         dims[position] = position % promise.group
     for name, positions in _positions(promise, compute):
+        if name not in expansion.axes:
+            continue  # where nothing is gathered there is no such buffer
         for position, axis in zip(positions, expansion.axes[name], strict=True):
             if position < owned and axis not in (None, dims[position]):
                 raise NotComparable

@@ -16,7 +16,7 @@ from ringsched.auditing.audit import AuditReport
 from ringsched.collective import as_module
 from ringsched.schedule.loader import shipped_names
 
-PRODUCTS = tuple(name for name in sorted(shipped_names()) if "matmul" in name)
+PRODUCTS = tuple(name for name in sorted(shipped_names()) if "matmul" in name and name != "matmul")
 
 
 def by_lax(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -37,7 +37,7 @@ def shapes(name: str, ranks: int) -> list[str]:
     """Of all ranks' x and w together, joined along axis 0; each unit, of two parts of a shard, is a tile."""
     rows, depth, cols = 16, 256, 256
     deep = ranks * depth if name.startswith("all_gather") and "features" in name else depth
-    if name.startswith("matmul"):
+    if name.startswith("matmul_"):
         rows, cols = (rows, ranks * cols) if "features" in name else (ranks * rows, cols)
     return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
 
@@ -121,3 +121,12 @@ def test_kernels_with_a_product_left_out_are_wrong(name: str) -> None:
         text = head + "".join(parts) + "\n\n\ndef _backward(" + rest + ignored
         report = audit(text, name, 2, by_lax(name))
         assert report.verdict == "wrong", str(report)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_product_without_communication(ranks: int) -> None:
+    source = rs.compile("matmul").source(N=ranks)
+    right = audit(source, "matmul", ranks, lambda x, w: jnp.dot(x, w, precision=lax.Precision.HIGHEST))
+    assert (right.verdict, right.values, right.diagnostics) == ("right", "right", ())
+    wrong = audit(source, "matmul", ranks, lambda x, w: 2 * jnp.dot(x, w, precision=lax.Precision.HIGHEST))
+    assert (wrong.verdict, wrong.values) == ("wrong", "wrong")
