@@ -115,6 +115,11 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | Non
 @click.option("--explain", is_flag=True, help="Print the compiler's decisions and their reasons (on stderr).")
 @click.option("--debug", is_flag=True, help="A kernel that prints rank, step and chunk of each transfer as it runs.")
 @click.option("--target", metavar="v5p:2x2x1", help="Also compile the kernel with the TPU compiler, and report.")
+@click.option(
+    "--compare",
+    metavar="FILE",
+    help="With --target: the same figures of another schedule, kernel module or --json report beside them.",
+)
 @_SHAPE
 @click.option(
     "--audit/--no-audit", default=True, help="Read the kernel back and check it, at 8 ranks or fewer.  [default: audit]"

@@ -891,6 +891,17 @@ _code(
 )
 
 _code(
+    "RS613",
+    "nothing to compare with",
+    "The file named by `--compare` is no schedule, no kernel module that ringsched wrote and no report of `--json`, or "
+    "its kernel does not take the operands.",
+    "Both kernels are compiled with the operands of the first, or else the figures would not be those of one task. "
+    "A saved report has operands of its own, which the table shows.",
+    "ringsched compile matmul_reduce_scatter --target v5p:2x2x1 --compare reduce_scatter",
+    "ringsched compile matmul_reduce_scatter --target v5p:2x2x1 --compare matmul",
+)
+
+_code(
     "RS621",
     "more semaphores than the chip has",
     "The kernel asks for more semaphores than a core of the chip has room for.",

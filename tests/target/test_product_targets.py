@@ -59,7 +59,7 @@ def compiled(
     report = compile_for_target(source=text, function=function, sides=(n,), operands=(x, w), target=target)
     assert report.cycles is None or report.cycles > 0
     assert name in report.kernel
-    assert report.semaphores or name == "matmul"
+    assert report.semaphores
     return report
 
 
@@ -119,6 +119,6 @@ def test_without_communication_or_with_all_of_it_apart(overlap: str) -> None:
     x, w = (Operand(name=name, shape=shape, dtype="bfloat16") for name, shape in (("x", (256, 512)), ("w", (512, 512))))
     function = "matmul_reduce_scatter"
     apart = compile_for_target(source=text, function=function, sides=(N,), operands=(x, w), target="v5p:2x2x1")
-    assert alone.semaphores == 0 and apart.semaphores
+    assert alone.semaphores is not None and apart.semaphores is not None and alone.semaphores < apart.semaphores
     assert alone.ideal_cycles == apart.ideal_cycles
     assert alone.cycles is not None and apart.cycles is not None and alone.cycles < apart.cycles
