@@ -135,11 +135,15 @@ class Product:
         return [*found, *([] if self.gathers else ["gates=False"])]
 
     def _says(self) -> str:
+        when = "all parts are computed before any is sent"
         if self.gathers:
-            return "The gathered x times w; each shard is multiplied as it arrives."
+            when = "each shard is multiplied as it arrives"
+            when = when if self.compute.overlap == "full" else "all shards are multiplied when all are there"
+            return f"The gathered x times w; {when}."
+        when = when if self.compute.overlap == "none" else "each part is computed just before it is sent"
         if self.promise.kind == "all_reduce":
-            return "The sum of x @ w over all ranks; each part is computed just before it is sent."
-        return "The r-th shard of the sum of x @ w; each part is computed just before it is sent."
+            return f"The sum of x @ w over all ranks; {when}."
+        return f"The r-th shard of the sum of x @ w; {when}."
 
     def _shapes(self) -> str:
         along = "rows" if self.by_rows else "features"
@@ -151,12 +155,16 @@ class Product:
         """Into how many shards the result of a sum is cut."""
         return "1" if self.promise.kind == "all_reduce" else "N"
 
-    def sharded(self) -> list[str]:
-        """The function that does the shard_map itself."""
+    def _specs(self) -> tuple[str, str, str]:
+        """How x, w and the result are split over the mesh axes `a`."""
         x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
         w = "P(None, a)" if self.gathers else "P(a, None)"
         out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
-        out = "P(None, None)" if self.promise.kind == "all_reduce" else out
+        return x, w, "P(None, None)" if self.promise.kind == "all_reduce" else out
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        x, w, out = self._specs()
         lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
         lines += [
             f'    """{self.name} on the devices of `mesh`.',
