@@ -17,11 +17,18 @@ from ringsched.codegen.multiply import Product
 class LocalProduct(Product):
     """The texts of a schedule with `collective: none`."""
 
-    def lax(self) -> str:
-        return "_dot(x, w)"
+    @property
+    def keeps(self) -> bool:
+        return False
+
+    def lax(self, dot: str = "_dot", options: str = "") -> str:
+        return f"{dot}(x, w{options})"
 
     def _says(self) -> str:
         return "x times w on each rank; nothing is sent."
+
+    def _shape(self) -> list[str]:
+        return []
 
     def _shapes(self) -> str:
         return f"x: [rows, depth] and w: [depth, cols], this rank's own. As {self.lax()}."
@@ -32,16 +39,26 @@ class LocalProduct(Product):
     def backward(self) -> list[str]:
         """The gradient: that of x by a kernel that multiplies as well; x and ct are there."""
         return [
-            "def _backward(call, x, w, ct, out_dtype, finish):",
-            '    """The gradients of x and w; what the epilogue needs is computed once more."""',
-            "    if finish is not None:",
-            "        y = _forward(call, x, w, _WIDE, None)",
-            "        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))",
-            "    ct = ct.astype(x.dtype)",
-            "    dx = _transpose(call, ct, w.T, x.dtype, None)",
-            "    return dx, _dot(x.T, ct).astype(w.dtype)",
+            "def _backward(call, x, whole, weights, extras, ct, options):",
+            '    """The gradients of x, the weights, and what the epilogue takes."""',
+            "    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)",
+            "    turned = _turned(options, out_dtype=x.dtype)",
+            *self._back(),
+            "    dw = tuple(_weight_gradient(x, each, w, options) for each, w in pairs)",
+            "    return dx, dw, extras_ct",
         ]
 
-    def forward(self, function: str, kernel: str, spec: str) -> list[str]:
-        *lines, _ = Product.forward(self, function, kernel, spec)
-        return [*lines, "    return y.reshape(-1, units.cols)[:m, :n]"]
+    def _cut(self, shares: str, spec: str) -> list[str]:
+        return [
+            "x = _padded(x, units.rows, units.depth)",
+            "cut = ((1, units.depth), (1, units.cols))",
+            "weights = _padded_weights(weights, *cut, options)",
+            "",
+            "def pack(y):",
+            "    y = _padded(y, units.rows, units.cols)",
+            f'    return y.reshape(*{spec}["o"], units.rows, units.cols)',
+            "",
+            "def unpack(y):",
+            "    return y.reshape(-1, units.cols)[:m, :n]",
+            "",
+        ]

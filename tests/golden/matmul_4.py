@@ -39,7 +39,6 @@ def matmul(
     residual=None,
     transposed=False,
     out_dtype=None,
-    keep_gathered=False,
     memory=None,
     tile=None,
     cores=None,
@@ -59,7 +58,6 @@ def matmul(
     residual: like the result, added after the epilogue.
     transposed: w is [cols, depth].
     out_dtype: of the result; None: that of x, float32 for scaled integers.
-    keep_gathered: for the gradient of w; else x is gathered once more.
     memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;
     None: VMEM where they take half of it at most.
     tile: so many columns are streamed at a time; None: by a model of the chip.
@@ -76,12 +74,12 @@ def matmul(
         "function": _epilogue(call.name, epilogue),
         "transposed": transposed,
         "out_dtype": _result_dtype(x, scale, out_dtype),
-        "keep": keep_gathered,
+        "keep": False,
         "memory": memory,
         "tile": tile,
     }
-    shape = _check_product(call, x, weights, options, wider=N)
-    _spread(call, N * x.shape[0])
+    shape = _check_product(call, x, weights, options)
+    _spread(call, x.shape[0])
     extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)
     return _differentiable(call, _forward, _backward, x, weights, extras, options)
 
@@ -109,25 +107,21 @@ def _forward(call, x, weights, extras, options):
     (m, k), n = x.shape, wide
     out = options["out_dtype"]
     units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out, sides=len(weights))
-    x = _padded(x, parts * units.rows, units.depth)
+    x = _padded(x, units.rows, units.depth)
     cut = ((1, units.depth), (1, units.cols))
     weights = _padded_weights(weights, *cut, options)
 
     def pack(y):
-        y = _padded(y.reshape(N, m, n), parts * units.rows, units.cols)
+        y = _padded(y, units.rows, units.cols)
         return y.reshape(*_SPEC["o"], units.rows, units.cols)
 
     def unpack(y):
-        return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)
+        return y.reshape(-1, units.cols)[:m, :n]
 
     extras = _cut(extras, units, _SPEC, pack)
     spec, operands = _SPEC, (x, weights, extras)
     y = _launch_product(call, _kernel, *operands, spec, units, options)
-    if options["keep"]:
-        y, gathered = y
-        whole = _whole(call, gathered, x, 1)
-        return unpack(y), whole.reshape(N, -1, units.depth)[:, :m, :k].reshape(N * m, k)
-    return y.reshape(-1, units.cols)[:m, :n]
+    return unpack(y)
 
 
 # Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
@@ -158,14 +152,15 @@ def _kernel(r, x_ref, w_ref, o_ref, *, axes, multiply, finish):
     multiply(_Product(o_ref.at[0], x_ref.at[0], w_ref, finish=finish.at[0]))
 
 
-def _backward(call, x, w, ct, out_dtype, finish):
-    """The gradients of x and w; what the epilogue needs is computed once more."""
-    if finish is not None:
-        y = _forward(call, x, w, _WIDE, None)
-        (ct,) = jax.vjp(finish, y)[1](ct.astype(_WIDE))
-    ct = ct.astype(x.dtype)
-    dx = _transpose(call, ct, w.T, x.dtype, None)
-    return dx, _dot(x.T, ct).astype(w.dtype)
+def _backward(call, x, whole, weights, extras, ct, options):
+    """The gradients of x, the weights, and what the epilogue takes."""
+    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)
+    turned = _turned(options, out_dtype=x.dtype)
+    cts = [each.astype(x.dtype) for each in cts]
+    pairs = list(zip(cts, weights, strict=True))
+    dx = sum(_transpose(call, each, (w,), {}, turned) for each, w in pairs)
+    dw = tuple(_weight_gradient(x, each, w, options) for each, w in pairs)
+    return dx, dw, extras_ct
 
 
 def _transpose(call, x, weights, extras, options):
@@ -174,25 +169,21 @@ def _transpose(call, x, weights, extras, options):
     (m, k), n = x.shape, wide
     out = options["out_dtype"]
     units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out, sides=len(weights))
-    x = _padded(x, parts * units.rows, units.depth)
+    x = _padded(x, units.rows, units.depth)
     cut = ((1, units.depth), (1, units.cols))
     weights = _padded_weights(weights, *cut, options)
 
     def pack(y):
-        y = _padded(y.reshape(N, m, n), parts * units.rows, units.cols)
+        y = _padded(y, units.rows, units.cols)
         return y.reshape(*_TRANSPOSE_SPEC["o"], units.rows, units.cols)
 
     def unpack(y):
-        return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)
+        return y.reshape(-1, units.cols)[:m, :n]
 
     extras = _cut(extras, units, _TRANSPOSE_SPEC, pack)
     spec, operands = _TRANSPOSE_SPEC, (x, weights, extras)
     y = _launch_product(call, _transpose_kernel, *operands, spec, units, options)
-    if options["keep"]:
-        y, gathered = y
-        whole = _whole(call, gathered, x, 1)
-        return unpack(y), whole.reshape(N, -1, units.depth)[:, :m, :k].reshape(N * m, k)
-    return y.reshape(-1, units.cols)[:m, :n]
+    return unpack(y)
 
 
 # Grids of units, and of which kind they are; semaphores, the pattern of the barrier.
