@@ -43,10 +43,12 @@ def shapes(name: str, ranks: int) -> list[str]:
     return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
 
 
-def audit(source: str, name: str, ranks: int, expect: Any = None, cores: int = 1) -> AuditReport:
+def audit(
+    source: str, name: str, ranks: int, expect: Any = None, cores: int = 1, memory: str | None = None
+) -> AuditReport:
     function = getattr(as_module(source, name), name)
     return rs.audit(
-        lambda x, w: function(x, w, axis_name="i", cores=cores),
+        lambda x, w: function(x, w, axis_name="i", cores=cores, memory=memory),
         mesh_axes={"i": ranks},
         args=shapes(name, ranks),
         in_specs="i",
@@ -64,10 +66,10 @@ def test_kernels_are_right(name: str, ranks: int) -> None:
     assert not report.diagnostics
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("ranks", "memory"), [(2, "vmem"), (3, "hbm"), (3, "vmem"), (4, "vmem")])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_kernels_on_two_cores_are_right(name: str, ranks: int) -> None:
-    report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name), cores=2)
+def test_kernels_on_two_cores_are_right(name: str, ranks: int, memory: str) -> None:
+    report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name), cores=2, memory=memory)
     assert (report.verdict, report.values) == ("right", "right"), str(report)
     assert not report.diagnostics
 
@@ -155,6 +157,16 @@ def test_blocks_of_the_wrong_core_are_found(name: str) -> None:
     assert text != source
     report = audit(text, name, 2, by_lax(name), cores=2)
     assert report.verdict == "wrong", str(report)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_parts_in_hbm_of_the_wrong_core_are_found(name: str) -> None:
+    """Both cores with the rows of the first, in HBM."""
+    source = rs.compile(name).source(N=2)
+    text = source.replace("pl.multiple_of(pl.program_id(0) * rows, rows)", "pl.multiple_of(0, rows)")
+    assert text != source
+    report = audit(text, name, 2, by_lax(name), cores=2, memory="hbm")
+    assert report.verdict == "wrong" or name.startswith("matmul"), str(report)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
