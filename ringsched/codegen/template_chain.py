@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ringsched.codegen.template_multiply import _epilogue, _padded
+from ringsched.codegen.template_multiply import _FACTORS, _epilogue, _padded
 
 N = 4
 
@@ -38,13 +38,15 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     rows, cols, dtype = units[-1].kinds["o"]
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
+    if spec["whole"]:  # the result is the same at all ranks
+        types = types.update(varying=types.varying - set(call.axes))
     scratch = []
     for grid, kind, number in spec["scratch"]:
         columns = math.prod(grid) if kind == "columns" else 1
         *tile, each = units[number].kinds["w" if kind == "columns" else kind]
         shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
         scratch.append(pltpu.VMEM(shape, each))
-    sizes = {"x": x.size * x.dtype.itemsize}
+    sizes = {} if spec["whole"] else {"x": x.size * x.dtype.itemsize}
     sizes["o"] = math.prod(spec["o"]) * rows * cols * dtype.itemsize
     sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
     if sum(sizes.values()) > call.vmem_bytes:
@@ -67,7 +69,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place] + [far] * len(weights),
+        in_specs=[far if spec["whole"] else place] + [far] * len(weights),
         out_specs=place,
         scratch_shapes=scratch + spec["semaphores"],
         compiler_params=pltpu.CompilerParams(
@@ -96,6 +98,20 @@ def _epilogues(name, given, known):
     return tuple(_epilogue(name, each) for each in given)
 
 
+def _shard_of_whole(call, x, axis):
+    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
+    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
+    if varying:
+        have = f"its type varies over {', '.join(sorted(varying))}"
+        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
+    if x.ndim == 2 and x.shape[axis] % N:
+        what = ("rows", "columns")[axis]
+        have = f"the {x.shape[axis]} {what} of x out among {N} ranks"
+        raise ValueError(f"{call.name} shares {have}")
+    shape = [size // N if d == axis else size for d, size in enumerate(x.shape)]
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
 def _check_chain(call, x, weights, widths):
     """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
     if x.ndim != 2 or any(w.ndim != 3 for w in weights):
@@ -106,9 +122,9 @@ def _check_chain(call, x, weights, widths):
     if len(dtypes) > 1:
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
-        want = "floats of 32 bits at most"
-        raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
+    floats = [name for name in _FACTORS if name != "int8"]
+    if x.dtype.name not in floats:
+        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:
@@ -126,5 +142,5 @@ def _check_chain(call, x, weights, widths):
             raise ValueError(f"{call.name} shares {what} among {N} ranks")
         width = w.shape[2] // shares
     if width != x.shape[1]:
-        have = f"it has {width} columns where x has {x.shape[1]}"
+        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
         raise ValueError(f"{call.name} gives its result to the next layer: {have}")

@@ -17,6 +17,7 @@ from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, Intern
 from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var, names
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
+    Activation,
     Beside,
     Chain,
     ChunkRef,
@@ -304,6 +305,7 @@ class _Reader:
             topology=topology,
             parameters=self.parameters,
             links=links,
+            activation=cast(Activation, plain(self.tree["activation"]) if "activation" in self.tree else "sharded"),
             description=self._description(),
             path=self.path,
             span=name.span,
