@@ -83,7 +83,8 @@ class ProvenChain:
     def program(self, layers: int | None = None) -> Program:
         """See `chain_program`."""
         lowered = [link.lowered for link in self.links]
-        return chain_program(self.schedule.name, lowered, layers, closing=self.closing and self.closing.lowered)
+        closing = None if self.closing is None else self.closing.lowered
+        return chain_program(self.schedule.name, lowered, layers, closing=closing)
 
 
 def _computes(chain: Chain) -> tuple[Multiply, ...]:
@@ -138,7 +139,7 @@ def _prove_chain(chain: Chain) -> ProvenChain:
     whole = chain.activation == "whole"
     closing = _prove(replace(_at(chain.links[0], chain), compute=None)) if whole else None
     lowered = [link.lowered for link in links]
-    program = chain_program(chain.name, lowered, closing=closing and closing.lowered)
+    program = chain_program(chain.name, lowered, closing=None if closing is None else closing.lowered)
     joined = Lowered(program=program, decisions=decisions(chain.links, lowered, whole=whole))
     proven = ProvenChain(schedule=chain, links=links, closing=closing, lowered=joined)
     for layers in PROVEN_LAYERS:

@@ -45,13 +45,11 @@ def answers_to(request: dict[str, Any]) -> list[dict[str, object]]:
     spec = jax.sharding.PartitionSpec(axes)
     mesh = dict(zip(axes, sides, strict=True))
     specs = {"in_specs": (spec,) * len(whole), "out_specs": spec}
-    if request["layers"] is not None and request["layers"]["whole"]:  # x and the result are the same at all ranks
-        plain = jax.sharding.PartitionSpec()
-        whole[0] = jax.ShapeDtypeStruct(request["shapes"][0], dtype)
-        specs = {"in_specs": (plain, *(spec for _ in whole[1:])), "out_specs": plain}
+    same = request["layers"] is not None and request["layers"]["whole"]  # x at all ranks: that of the first
 
-    def kernel(*operands: jax.Array) -> jax.Array:
-        result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0])
+    def kernel(x: jax.Array, *weights: jax.Array) -> jax.Array:
+        x = lax.all_gather(x, axes)[0] if same else x
+        result: jax.Array = function(x, *weights, axis_name=axes if len(axes) > 1 else axes[0])
         return result
 
     def with_gradient(*operands: jax.Array) -> tuple[jax.Array, ...]:
@@ -91,6 +89,7 @@ def _layers(
     along = 0 if shard == "rows" else 1
 
     def layers(x: jax.Array, *weights: jax.Array) -> jax.Array:
+        x = lax.all_gather(x, axes)[0] if whole else x
         for layer in range(weights[0].shape[0]):
             for w, moment, epilogue in zip(weights, moments, epilogues, strict=True):
                 if moment == "on arrival":

@@ -42,7 +42,6 @@ they are behind one layer: the last layer and the gather have the same text, and
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -145,29 +144,22 @@ def _own_shard(closing: Program, shard: Region) -> tuple[Copy, WaitDma]:
 
 
 def _stored(body: Sequence[Instruction], shard: str, result: str, layers: Expr) -> tuple[Instruction, ...]:
-    """What is written to `shard` goes to `result` in the last layer, from the sum itself: it is rounded once."""
+    """What is stored in `shard` goes to `result` in the last layer, from the sum itself: it is rounded once."""
     following = Binary(op="+", left=LAYER, right=Int(value=1))
+    more, last = (Compare(first=following, rest=((op, layers),)) for op in ("<", ">="))
     found: list[Instruction] = []
-    for stores, group in itertools.groupby(body, lambda i: _stores(i, shard)):
-        if not stores:
-            found += (
-                replace(i, body=_stored(i.body, shard, result, layers)) if isinstance(i, Loop | When) else i
-                for i in group
-            )
-            continue
-        here = tuple(group)
-        there = tuple(_to(result, i) for i in here)
-        for op, code in (("<", here), (">=", there)):
-            found.append(When(conditions=(Compare(first=following, rest=((op, layers),)),), body=code))
+    for i in body:
+        match i:
+            case Loop() | When():
+                found.append(replace(i, body=_stored(i.body, shard, result, layers)))
+            case Add() | Multiply() | Round() if i.target.buffer == shard:
+                if shard in _sources(i):
+                    raise InternalError(f"a link adds to what it has stored in {shard}")
+                there = replace(i, target=replace(i.target, buffer=result))
+                found += [When(conditions=(more,), body=(i,)), When(conditions=(last,), body=(there,))]
+            case _:
+                found.append(i)
     return tuple(found)
-
-
-def _to(result: str, i: Instruction) -> Instruction:
-    """`i`, whose target is the shard, with that of the result. Sums are complete when they are stored."""
-    assert isinstance(i, Add | Multiply | Round)
-    if i.target.buffer in _sources(i):
-        raise InternalError(f"a link adds to what it has stored in {i.target.buffer}")
-    return replace(i, target=replace(i.target, buffer=result))
 
 
 def _sources(i: Add | Multiply | Round) -> set[str]:
@@ -179,10 +171,6 @@ def _sources(i: Add | Multiply | Round) -> set[str]:
             return {i.source.buffer, i.weight.buffer, *(() if i.plus is None else (i.plus.buffer,))}
         case Round():
             return {i.source.buffer}
-
-
-def _stores(i: Instruction, shard: str) -> bool:
-    return isinstance(i, Add | Multiply | Round) and i.target.buffer == shard
 
 
 def decisions(links: Sequence[Link], lowered: Sequence[Lowered], *, whole: bool) -> tuple[Decision, ...]:
@@ -201,7 +189,7 @@ def decisions(links: Sequence[Link], lowered: Sequence[Lowered], *, whole: bool)
     reason = "one layer of each weight is in VMEM; the next is on its way while the other links multiply"
     found.append(Decision(subject="weights", choice=f"{len(links)} streamed from HBM, a layer ahead", reason=reason))
     if whole:
-        reason = "what a layer gathers is multiplied as it arrives in the next one; nothing is multiplied behind the last"
+        reason = "what a layer ends with is gathered while the next one multiplies; behind the last, by itself"
         choice = f"gathered once, behind the last layer, by the transfers of `{links[0].path}`"
         found.append(Decision(subject="result", choice=choice, reason=reason))
     return tuple(found)

@@ -1,7 +1,7 @@
 """What the layers of a chain must give, in float64, and the error that rounding can make.
 
-All arrays are global: the ranks' operands, or results, joined along axis 0. Where every rank has the whole of x, each of
-them is the same.
+All arrays are global: the ranks' operands, or results, joined along axis 0. Where every rank has the whole of x, all of
+them have the same.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def tp_mlp(
     *,
     axis_name,
     epilogue=None,
+    out_dtype=None,
     partial_dtype=None,
     interpret=None,
     collective_id=None,
@@ -40,12 +41,13 @@ def tp_mlp(
 
     x: this rank's shard along its features; w1: [layers, N * width_0, width_1], w2:
     [layers, width_1, N * width_0], this rank's own.
-    The same as _by_lax, below.
+    The same as _by_lax, below, but for rounding.
     axis_name: a mesh axis, or one for each side of the topology.
     epilogue: elementwise, on complete sums in 32 bits, before they are stored:
     "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for
     each product, None for none; a single one is that of the first.
     None: ("gelu", None).
+    out_dtype: of the last layer's result; None: that of x.
     partial_dtype: in which sums travel; None: that of x.
     interpret: None interprets the kernel where there is no TPU.
     collective_id: None derives it from the barrier and the mesh axes.
@@ -56,8 +58,9 @@ def tp_mlp(
     x, *weights = [call.vary(jnp.asarray(it)) for it in (x, w1, w2)]
     _check_chain(call, x, weights, _WIDTHS)
     finishes = _epilogues(name, epilogue, _EPILOGUES)
+    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
-    rest = (finishes, partial)
+    rest = (finishes, out_dtype, partial)
     return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)
 
 
@@ -67,7 +70,7 @@ _WIDTHS = ((N, 1), (1, N))
 _EPILOGUES = ("gelu", None)
 
 
-def _by_lax(x, weights, a, finishes, *_):
+def _by_lax(x, weights, a, finishes, out_dtype, *_):
     """What the kernel computes, by jax.lax."""
 
     def layer(x, weights):
@@ -79,7 +82,7 @@ def _by_lax(x, weights, a, finishes, *_):
         x = _finished(y, finishes[1], x.dtype)
         return x, None
 
-    return lax.scan(layer, x, weights)[0]
+    return lax.scan(layer, x, weights)[0].astype(out_dtype)
 
 
 def _backward(call, x, weights, ct, *rest):
@@ -108,13 +111,13 @@ def tp_mlp_sharded(x, w1, w2, *, mesh, axis_name, **options):
 PARTS = 2  # of a shard
 
 
-def _forward(call, x, weights, finishes, partial):
+def _forward(call, x, weights, finishes, out_dtype, partial):
     w1, w2 = weights
     m, width_0 = x.shape
     width_1 = w1.shape[2]
     units = [
-        _Units((m, width_0, width_1), (1, PARTS, 1), x.dtype, x.dtype, partial),
-        _Units((m, width_1, width_0), (1, 1, PARTS), x.dtype, x.dtype, partial),
+        _Units((m, width_0, width_1), (1, PARTS, 1), x.dtype, out_dtype, partial),
+        _Units((m, width_1, width_0), (1, 1, PARTS), x.dtype, out_dtype, partial),
     ]
     rows, cols = units[0].rows, units[0].depth
     x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)
@@ -131,6 +134,7 @@ def _forward(call, x, weights, finishes, partial):
 _SPEC = {
     "x": (2,),
     "o": (2,),
+    "whole": False,
     "weights": [
         (4, 2),
         None,
@@ -395,10 +399,18 @@ def _kernel(
             # wait for the weights of the next link
             _wait(weights_1_ref, loaded_1)
 
-        _add(shard_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
+        @pl.when(layer + 1 < layers)
+        def _():
+            _add(
+                shard_ref,
+                slots_3_2_ref.at[0],
+                slots_2_2_ref.at[0],
+                finish=finishes[1],
+            )
 
-    # the last layer's result
-    _round(o_ref, shard_ref)
+        @pl.when(layer + 1 >= layers)
+        def _():
+            _add(o_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
 
 
 # How the layers of a chain are run. What follows is the same in all modules of chains.
@@ -424,13 +436,15 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     rows, cols, dtype = units[-1].kinds["o"]
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
+    if spec["whole"]:  # the result is the same at all ranks
+        types = types.update(varying=types.varying - set(call.axes))
     scratch = []
     for grid, kind, number in spec["scratch"]:
         columns = math.prod(grid) if kind == "columns" else 1
         *tile, each = units[number].kinds["w" if kind == "columns" else kind]
         shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
         scratch.append(pltpu.VMEM(shape, each))
-    sizes = {"x": x.size * x.dtype.itemsize}
+    sizes = {} if spec["whole"] else {"x": x.size * x.dtype.itemsize}
     sizes["o"] = math.prod(spec["o"]) * rows * cols * dtype.itemsize
     sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
     if sum(sizes.values()) > call.vmem_bytes:
@@ -453,7 +467,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[place] + [far] * len(weights),
+        in_specs=[far if spec["whole"] else place] + [far] * len(weights),
         out_specs=place,
         scratch_shapes=scratch + spec["semaphores"],
         compiler_params=pltpu.CompilerParams(
@@ -482,6 +496,20 @@ def _epilogues(name, given, known):
     return tuple(_epilogue(name, each) for each in given)
 
 
+def _shard_of_whole(call, x, axis):
+    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
+    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
+    if varying:
+        have = f"its type varies over {', '.join(sorted(varying))}"
+        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
+    if x.ndim == 2 and x.shape[axis] % N:
+        what = ("rows", "columns")[axis]
+        have = f"the {x.shape[axis]} {what} of x out among {N} ranks"
+        raise ValueError(f"{call.name} shares {have}")
+    shape = [size // N if d == axis else size for d, size in enumerate(x.shape)]
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
 def _check_chain(call, x, weights, widths):
     """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
     if x.ndim != 2 or any(w.ndim != 3 for w in weights):
@@ -492,9 +520,9 @@ def _check_chain(call, x, weights, widths):
     if len(dtypes) > 1:
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
-        want = "floats of 32 bits at most"
-        raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
+    floats = [name for name in _FACTORS if name != "int8"]
+    if x.dtype.name not in floats:
+        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:
@@ -512,7 +540,7 @@ def _check_chain(call, x, weights, widths):
             raise ValueError(f"{call.name} shares {what} among {N} ranks")
         width = w.shape[2] // shares
     if width != x.shape[1]:
-        have = f"it has {width} columns where x has {x.shape[1]}"
+        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
         raise ValueError(f"{call.name} gives its result to the next layer: {have}")
 
 
