@@ -442,6 +442,16 @@ _code(
     "collective: reduce_scatter\ncompute: {multiply: before sending}",
 )
 
+_code(
+    "RS218",
+    "a wish that cannot be met",
+    "`lowering:` asks for something that the compiler cannot do for a schedule of this kind: where chunks are "
+    "multiplied, operands and result lie in VMEM. The other wishes hold there, too, and for each link of a chain.",
+    "A wish that is passed over in silence would be taken for granted.",
+    "compute: {multiply: on arrival}\nlowering: {memory: hbm}",
+    "compute: {multiply: on arrival}\nlowering: {slots: 2}",
+)
+
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
 
 _code(

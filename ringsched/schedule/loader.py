@@ -275,7 +275,7 @@ class _Reader:
         assert steps is not None
         items = self._items(_as(Sequence, steps.value), scope)
         compute = self._compute(collective)
-        lowering = self._lowering()
+        lowering = self._lowering(multiplies=compute is not None)
         self._check()
         return Schedule(
             name=name.value,
@@ -423,12 +423,21 @@ class _Reader:
             )
         return Multiply(moment=moment, shard=cast(Shard, words.get("shard", "rows")), span=entry.span)
 
-    def _lowering(self) -> Lowering:
+    def _lowering(self, *, multiplies: bool) -> Lowering:
         entry = self.tree.entry("lowering")
         if entry is None or not isinstance(entry.value, Mapping):
             return Lowering()
         wishes = {e.key.text.value: plain(e.value) for e in entry.value.entries}
         spans = tuple((e.key.text.value, e.span) for e in entry.value.entries)
+        if multiplies and wishes.get("memory") == "hbm":
+            self._add(
+                "RS218",
+                "a schedule that multiplies cannot have its operands in HBM",
+                dict(spans)["memory"],
+                "asked for here",
+                "leave `memory` out: operands and result lie in VMEM, and what does not fit is refused with the sum; "
+                "a chain keeps its weights in HBM by itself, one layer of each in VMEM",
+            )
         return Lowering(**wishes, spans=spans)  # type: ignore[arg-type]
 
     # -- steps ------------------------------------------------------------------------------------------------------

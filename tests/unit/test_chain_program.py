@@ -1,18 +1,18 @@
-"""Chains: the file, whether links fit, and the Program of all layers with what is wrong in its mutants."""
+"""Chains: the Program of all layers, with what is wrong in its mutants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from chains import ACTIVATIONS, FEATURES, PAIRS, program, proven
 
-from ringsched.diagnostics import DiagnosticError, InternalError, render
+from ringsched.diagnostics import InternalError
 from ringsched.expr import Var, binary
 from ringsched.lower.chain import PROVEN_LAYERS, chain_program, finishing
 from ringsched.lower.streams import LAYERS
-from ringsched.pipeline import ProvenChain, compile_schedule, open_schedule, prove
+from ringsched.pipeline import compile_schedule, open_schedule, prove
 from ringsched.program.expand import expand
 from ringsched.program.printer import print_program
 from ringsched.program.program import (
@@ -31,130 +31,10 @@ from ringsched.program.program import (
     When,
 )
 from ringsched.program.simplify import simplify
-from ringsched.schedule.loader import load, sources
-from ringsched.schedule.printer import format_text, print_schedule
-from ringsched.schedule.schedule import Chain
 from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.hazards import check_hazards
 
-FEATURES = ("all_gather_matmul_features", "matmul_reduce_scatter_features")
-PAIRS = {
-    "both ways": tuple(f"{name}_bidirectional" for name in FEATURES),
-    "one way": FEATURES,
-    "along rows": ("all_gather_matmul", "matmul_reduce_scatter"),
-    "along rows, both ways": ("all_gather_matmul_bidirectional", "matmul_reduce_scatter_bidirectional"),
-    "two pairs": FEATURES + FEATURES,
-}
-
-
-ACTIVATIONS = ("sharded", "whole")
 SIZES = {"sharded": (1, 2, 3, 4, 5, 6, 7, 8, 11), "whole": (1, 2, 3, 4, 5, 8)}
-
-
-def text(*links: str, topology: str = "{ring: N}", params: str = "{N: 4}", activation: str = "sharded") -> str:
-    uses = "".join(f"  - use: {link}\n" for link in links)
-    head = f"schedule: chain\ntopology: {topology}\nparams: {params}\n"
-    return f"{head}activation: {activation}\nchain:\n{uses}"
-
-
-def proven(links: tuple[str, ...], ranks: int, activation: str = "sharded") -> ProvenChain:
-    chain = load("chain.yaml", text(*links, params=f"{{N: {ranks}}}", activation=activation))
-    assert isinstance(chain, Chain)
-    return prove(chain)
-
-
-def program(links: tuple[str, ...], ranks: int, layers: int, activation: str = "sharded") -> Program:
-    return proven(links, ranks, activation).program(layers)
-
-
-def refused(content: str) -> str:
-    """The messages without colour."""
-    with pytest.raises(DiagnosticError) as caught:
-        prove(load("chain.yaml", content))
-    found = caught.value.diagnostics
-    return "\n".join(render(d, sources(found, {"chain.yaml": content})) for d in found)
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_shipped_one() -> None:
-    chain = open_schedule("tp_mlp", {"N": 8})
-    assert isinstance(chain, Chain)
-    assert [link.epilogue for link in chain.links] == ["gelu", None]
-    assert [p.value for p in chain.parameters] == [8]
-    source = Path(chain.path).read_text(encoding="utf-8")
-    assert format_text(source, chain.path) == source
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_printed_and_loaded_again(activation: str) -> None:
-    content = text(*FEATURES, activation=activation)
-    chain = load("chain.yaml", content.replace("scatter_features", "scatter_features\n    epilogue: silu"))
-    assert isinstance(chain, Chain)
-    assert (chain.links[1].epilogue, chain.activation) == ("silu", activation)
-    assert load("chain.yaml", print_schedule(chain)) == chain
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (text(*FEATURES) + "    epilogue: gelo\n", "RS113"),
-        (text(*FEATURES) + "    with: {N: 4}\n", "unknown key `with`"),
-        (text(*FEATURES) + "chunks: [N]\n", "the keys of a chain are"),
-        (text("all_gather", FEATURES[1]), "RS217"),
-        (text("tp_mlp", FEATURES[1]), "`tp_mlp` is a chain"),
-        (text("all_gather_matmull", FEATURES[1]), "did you mean `all_gather_matmul`"),
-        (text(), "`chain` is empty"),
-        (text(*FEATURES, activation="hole"), "did you mean `whole`?"),
-        (text(*FEATURES, activation="[whole]"), "RS113"),
-    ],
-)
-def test_what_a_file_may_not_say(content: str, message: str) -> None:
-    assert message in refused(content)
-
-
-def test_a_chain_cannot_be_used(tmp_path: Path) -> None:
-    file = tmp_path / "outer.yaml"
-    file.write_text(
-        "schedule: outer\ncollective: all_gather\ntopology: {ring: N}\nparams: {N: 4}\nchunks: [N]\n"
-        "steps:\n  - use: tp_mlp\n"
-    )
-    with pytest.raises(DiagnosticError) as caught:
-        load(file)
-    assert caught.value.diagnostics[0].code == "RS216"
-
-
-# -- do links fit? ----------------------------------------------------------------------------------------------------
-
-
-def test_a_link_that_takes_something_else() -> None:
-    message = refused(text("all_gather_matmul_features", "matmul_reduce_scatter"))
-    assert "error[RS216]: `all_gather_matmul_features` does not fit behind `matmul_reduce_scatter`" in message
-    assert "takes shards of features" in message and "gives shards of rows" in message
-    assert "in the next layer" in message and "--> chain.yaml:6:10" in message
-
-
-@pytest.mark.parametrize(
-    ("links", "message"),
-    [
-        (("all_gather_matmul", "all_gather_matmul"), "takes shards of rows"),
-        (("all_gather_matmul_features", "matmul_all_reduce"), "gives the whole sum"),
-        ((FEATURES[0], f"{FEATURES[1]}_bidirectional"), "gives chunks [4]"),
-        ((FEATURES[1], FEATURES[0]), "RS607"),
-        ((FEATURES[0],), "gives features of each rank's own"),
-    ],
-)
-def test_links_that_do_not_fit(links: tuple[str, ...], message: str) -> None:
-    assert message in refused(text(*links))
-
-
-def test_other_ranks() -> None:
-    message = refused(text(*FEATURES, topology="{ring: M}", params="{N: 4, M: 8}"))
-    assert "RS216" in message and "it is for a ring of 4; this chain is for a ring of 8" in message
-
-
-# -- the Program ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
