@@ -124,6 +124,7 @@ class Texts:
             f'    name = "{self.name}"',
             "    call = _Call(name, axis_name, interpret, collective_id)",
             *self._taken(operands),
+            "    x = _varying_with(call, x, weights)",
             "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
             "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
             "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",

@@ -57,6 +57,7 @@ def tp_mlp(
     call = _Call(name, axis_name, interpret, collective_id)
     x, *weights = [call.vary(jnp.asarray(it)) for it in (x, w1, w2)]
     _check_chain(call, x, weights, _WIDTHS)
+    x = _varying_with(call, x, weights)
     finishes = _epilogues(name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
@@ -494,6 +495,13 @@ def _epilogues(name, given, known):
         have = f"{len(given)} epilogues for {len(known)} products"
         raise ValueError(f"{name} is given {have}")
     return tuple(_epilogue(name, each) for each in given)
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 def _shard_of_whole(call, x, axis):

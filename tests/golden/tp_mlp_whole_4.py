@@ -58,6 +58,7 @@ def tp_mlp_whole(
     weights = [call.vary(jnp.asarray(it)) for it in (w1, w2)]
     x = jnp.asarray(x)
     _check_chain(call, _shard_of_whole(call, x, 1), weights, _WIDTHS)
+    x = _varying_with(call, x, weights)
     finishes = _epilogues(name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
@@ -563,6 +564,13 @@ def _epilogues(name, given, known):
         have = f"{len(given)} epilogues for {len(known)} products"
         raise ValueError(f"{name} is given {have}")
     return tuple(_epilogue(name, each) for each in given)
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 def _shard_of_whole(call, x, axis):

@@ -216,6 +216,34 @@ def test_the_result_has_the_type_that_is_the_same_at_all_ranks(devices: Any) -> 
         )
 
 
+@pytest.mark.parametrize("name", ["tp_mlp", "tp_mlp_whole"])
+@pytest.mark.parametrize("which", ["x", "weights"])
+def test_another_mesh_axis(devices: Any, name: str, which: str) -> None:
+    """What differs along it makes the result differ along it, by its type as well; the gradients have their own."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec as P
+
+    import ringsched as rs
+
+    f, mine = rs.compile(name), "i" if name == "tp_mlp" else None
+    mesh = jax.sharding.AbstractMesh((2, 2), ("d", "i"))
+    d = {"x": ("d", None), "weights": (None, "d")}[which]
+    specs = (P(d[0], mine), P(d[1], None, "i"), P(d[1], "i", None))
+    shapes = ((16, 512), (2, 512, 256), (2, 256, 512))
+    seen = []
+
+    def loss(*args: Any) -> Any:
+        y = f(*args, axis_name="i")
+        seen.append(set(jax.typeof(y).mat.varying))
+        return jnp.sum(y)
+
+    gradient = jax.shard_map(jax.grad(loss, argnums=(0, 1, 2)), mesh=mesh, in_specs=specs, out_specs=specs)
+    found = jax.eval_shape(gradient, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+    assert seen == [{"d", "i"} if name == "tp_mlp" else {"d"}]
+    assert tuple(it.shape for it in found) == shapes
+
+
 def test_of_whole_arrays(devices: Any) -> None:
     import twins
 
