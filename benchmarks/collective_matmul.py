@@ -24,13 +24,14 @@ SHAPES = {
     "matmul_reduce_scatter_features": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
     "matmul_all_reduce": ((ROWS, WIDTH // RANKS), (WIDTH // RANKS, DEPTH)),
     "tp_mlp": ((ROWS, DEPTH // RANKS), (LAYERS, DEPTH, WIDTH // RANKS), (LAYERS, WIDTH // RANKS, DEPTH)),
+    "tp_mlp_whole": ((ROWS, DEPTH), (LAYERS, DEPTH, WIDTH // RANKS), (LAYERS, WIDTH // RANKS, DEPTH)),
 }
 BOTH_CORES = (
     "all_gather_matmul_features_bidirectional",
     "matmul_reduce_scatter_features_bidirectional",
     "tp_mlp",
 )
-ONE_WAY = ("matmul_all_reduce", "tp_mlp")  # have no twin that goes both ways under another name
+ONE_WAY = ("matmul_all_reduce", "tp_mlp", "tp_mlp_whole")  # have no twin that goes both ways under another name
 
 
 def main() -> None:

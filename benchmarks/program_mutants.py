@@ -13,26 +13,26 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "property"))
-from program_mutants import PRODUCTS, ROLLED, SCHEDULES, SIZES, harmless_merges, mutants, subjects, verdict
+from program_mutants import CHAINS, PRODUCTS, ROLLED, SCHEDULES, SIZES, harmless_merges, mutants, subjects, verdict
 
 
 def main(names: tuple[str, ...]) -> int:
     began, seen, wrong, harmless = time.perf_counter(), Counter[tuple[str, str]](), 0, 0
     for name in names:
         for size in (*SIZES, *([ROLLED[name]] if name in ROLLED else [])):
-            for label, proven in subjects(name, size):
-                for mutant in mutants(proven.lowered.program):
-                    found = verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
+            for subject in subjects(name, size):
+                for mutant in mutants(subject):
+                    found = verdict(mutant, subject)
                     seen[mutant.kind, found or "nothing"] += 1
                     if found is None:
                         wrong += 1
-                        print(f"survives: {label}: {mutant.kind}: {mutant.what}")
-                for mutant in harmless_merges(proven.lowered.program):
+                        print(f"survives: {subject.label}: {mutant.kind}: {mutant.what}")
+                for mutant in harmless_merges(subject.program):
                     harmless += 1
-                    found = verdict(mutant, proven.flat.promise, proven.flat.schedule.compute)
+                    found = verdict(mutant, subject)
                     if found is not None:
                         wrong += 1
-                        print(f"harmless, and rejected for {found}: {label}: {mutant.what}")
+                        print(f"harmless, and rejected for {found}: {subject.label}: {mutant.what}")
         print(f"{name}: {seen.total()} mutants so far, {time.perf_counter() - began:.0f} s", file=sys.stderr)
     width = max(len(kind) for kind, _ in seen)
     for kind in sorted({kind for kind, _ in seen}):
@@ -45,4 +45,4 @@ def main(names: tuple[str, ...]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tuple(sys.argv[1:]) or SCHEDULES + PRODUCTS))
+    sys.exit(main(tuple(sys.argv[1:]) or SCHEDULES + PRODUCTS + CHAINS))

@@ -138,16 +138,19 @@ def chain_operands(
     computes = [link.schedule.compute for link in chain.links]
     features = computes[0] is not None and computes[0].shard == "features"
     shares = ranks if features else 1
+    whole = ranks if chain.activation == "whole" else 1
+    tall, wide = (1, whole) if features else (whole, 1)  # how many shards x is, downwards and sideways
     layers = next((operand.shape[0] for name, operand in table.items() if name != "x"), 2 if smallest else 3)
     first = table.get(names[0])
     known = first is not None and len(first.shape) == 3
     width = first.shape[1] // shares if known and first is not None else 256 if features or not smallest else 128
-    x = table.get("x", Operand(name="x", shape=(16 if smallest else 256, width), dtype=dtype))
-    found, width = [x], x.shape[-1]
+    rows = 16 * tall if smallest else -(-256 // tall) * tall
+    x = table.get("x", Operand(name="x", shape=(rows, wide * width), dtype=dtype))
+    found, width = [x], x.shape[-1] // wide
     for name, compute in zip(names, computes, strict=True):
         gathers = compute is not None and compute.moment == "on arrival"
         inner = 128 if smallest else 4096
-        cols = inner if gathers else x.shape[-1] * shares
+        cols = inner if gathers else x.shape[-1] // wide * shares
         weight = Operand(name=name, shape=(layers, width * (shares if gathers else 1), cols), dtype=dtype)
         found.append(table.get(name, weight))
         width = found[-1].shape[-1] // (1 if gathers else shares)

@@ -2,7 +2,8 @@
 
     load → flatten → data flow → lower → expand → hazards → values → generate
 
-A chain goes through the first seven for each of its links; their Programs become one, and
+A chain goes through the first seven for each of its links, and for the gather of its result where that is to be whole;
+their Programs become one, and
 
     fit → join → expand → hazards → values → generate
 
@@ -19,11 +20,13 @@ from typing import overload
 
 from ringsched.codegen.module import Kernel, chain_text, module_text
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
-from ringsched.lower.chain import PROVEN_LAYERS, activation, chain_program, check_links, decisions
+from ringsched.lower.chain import PROVEN_LAYERS, chain_program, decisions, finishing
 from ringsched.lower.lanes import find_lanes
+from ringsched.lower.links import check_links
 from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
+from ringsched.program.program import Program
 from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.loader import load, set_overlap, set_parameters, shipped_directory, shipped_names
 from ringsched.schedule.schedule import Chain, CollectiveKind, Layers, Link, Lowering, Multiply, Schedule
@@ -56,11 +59,12 @@ class Proven:
 class ProvenChain:
     """A chain whose links are proven, and whose Program for all layers is free of races and deadlock.
 
-    `lowered`: for `layers` of them.
+    `lowered`: for `layers` of them. `closing`: gathers the result, None: ranks keep their shards.
     """
 
     schedule: Chain
     links: tuple[Proven, ...]
+    closing: Proven | None
     lowered: Lowered
 
     @property
@@ -73,7 +77,14 @@ class ProvenChain:
             shard=_computes(self.schedule)[0].shard,
             moments=tuple(compute.moment for compute in _computes(self.schedule)),
             epilogues=tuple(link.epilogue for link in self.schedule.links),
+            whole=self.closing is not None,
         )
+
+    def program(self, layers: int | None = None) -> Program:
+        """See `chain_program`."""
+        lowered = [link.lowered for link in self.links]
+        closing = None if self.closing is None else self.closing.lowered
+        return chain_program(self.schedule.name, lowered, layers, closing=closing)
 
 
 def _computes(chain: Chain) -> tuple[Multiply, ...]:
@@ -130,36 +141,32 @@ def _prove_chain(chain: Chain) -> ProvenChain:
     topology = topology_of(chain, {p.name: p.value for p in chain.parameters})
     links = tuple(_prove(_at(link, chain)) for link in chain.links)
     check_links(chain, topology, [link.flat for link in links])
+    whole = chain.activation == "whole"
+    closing = _prove(replace(_at(chain.links[0], chain), compute=None)) if whole else None
     lowered = [link.lowered for link in links]
+    program = chain_program(chain.name, lowered, closing=None if closing is None else closing.lowered)
+    joined = Lowered(program=program, decisions=decisions(chain.links, lowered, whole=whole))
+    proven = ProvenChain(schedule=chain, links=links, closing=closing, lowered=joined)
     for layers in PROVEN_LAYERS:
-        execution = expand(chain_program(chain.name, lowered, layers)).execution
-        report = check_hazards(execution, calls=CALLS)
-        if not report.ok:
-            found = "; ".join(f.message for f in diagnose(report, execution))
-            raise InternalError(f"the program of {layers} layers is wrong: {found}")
-    program = chain_program(chain.name, lowered)
-    joined = Lowered(program=program, decisions=decisions(chain.links, lowered))
-    proven = ProvenChain(schedule=chain, links=links, lowered=joined)
-    if topology.ranks <= MOST_RANKS:
-        _check_layers(proven)
+        _check_layers(proven, layers)
     return proven
 
 
-def _check_layers(proven: ProvenChain) -> None:
-    """Raises InternalError where the joined Program computes something else than its links one after the other."""
-    count = len(proven.links)
-    for layers in PROVEN_LAYERS:
-        program = chain_program(proven.schedule.name, [link.lowered for link in proven.links], layers)
-        wrong = wrong_ranks(
-            program,
-            expand(program, symmetric=False).execution,
-            proven.links[0].flat.promise,
-            proven.layers.shard,
-            proven.layers.moments,
-            [activation(number, count) for number in range(count)],
-        )
-        if wrong:
-            raise InternalError(f"the program of {layers} layers computes something else at rank {wrong[0]}")
+def _check_layers(proven: ProvenChain, layers: int) -> None:
+    """Raises InternalError where the joined Program has a hazard, or computes something else than its links in turn."""
+    program = proven.program(layers)
+    execution = expand(program).execution
+    report = check_hazards(execution, calls=CALLS)
+    if not report.ok:
+        found = "; ".join(f.message for f in diagnose(report, execution))
+        raise InternalError(f"the program of {layers} layers is wrong: {found}")
+    if proven.topology.ranks > MOST_RANKS:
+        return
+    full = expand(program, symmetric=False).execution
+    finishes = finishing(len(proven.links), whole=proven.layers.whole)
+    wrong = wrong_ranks(program, full, proven.links[0].flat.promise, proven.layers, finishes)
+    if wrong:
+        raise InternalError(f"the program of {layers} layers computes something else at rank {wrong[0]}")
 
 
 def _at(link: Link, chain: Chain) -> Schedule:

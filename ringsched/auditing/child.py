@@ -53,9 +53,11 @@ def _reports(request: dict[str, Any], options: dict[str, int], cores: int) -> li
     spec = jax.sharding.PartitionSpec(axes)
     mesh = dict(zip(axes, sides, strict=True))
     specs = {"in_specs": (spec,) * len(whole), "out_specs": spec}
+    same = request["layers"] is not None and request["layers"]["whole"]  # x at all ranks: that of the first
 
-    def kernel(*operands: jax.Array) -> jax.Array:
-        result: jax.Array = function(*operands, axis_name=axes if len(axes) > 1 else axes[0], **options)
+    def kernel(x: jax.Array, *weights: jax.Array) -> jax.Array:
+        x = lax.all_gather(x, axes)[0] if same else x
+        result: jax.Array = function(x, *weights, axis_name=axes if len(axes) > 1 else axes[0], **options)
         return result
 
     def with_gradient(*operands: jax.Array) -> tuple[jax.Array, ...]:
@@ -90,15 +92,20 @@ def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expec
     return product
 
 
-def _layers(shard: str, moments: Sequence[str], epilogues: Sequence[str | None], axes: tuple[str, ...]) -> Expect:
+def _layers(
+    shard: str, moments: Sequence[str], epilogues: Sequence[str | None], whole: bool, axes: tuple[str, ...]
+) -> Expect:
     """The layers of a chain by jax.lax."""
     along = 0 if shard == "rows" else 1
 
     def layers(x: jax.Array, *weights: jax.Array) -> jax.Array:
+        x = lax.all_gather(x, axes)[0] if whole else x
         for layer in range(weights[0].shape[0]):
             for w, moment, epilogue in zip(weights, moments, epilogues, strict=True):
                 if moment == "on arrival":
-                    x = lax.all_gather(x, axes, axis=along, tiled=True) @ w[layer]
+                    x = (x if whole else lax.all_gather(x, axes, axis=along, tiled=True)) @ w[layer]
+                elif whole:
+                    x = lax.psum(x @ w[layer], axes)
                 else:
                     x = lax.psum_scatter(x @ w[layer], axes, scatter_dimension=along, tiled=True)
                 x = x if epilogue is None else _EPILOGUES[epilogue](x)

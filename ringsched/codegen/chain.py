@@ -1,6 +1,6 @@
 """The functions around the kernel of a chain: how operands are cut into units and the result put together.
 
-x and result on a rank: [rows, width_0], a shard along rows or along features
+x and result on a rank: [rows, width_0], a shard along rows or along features, or the whole that N of them make up
 weight k (from 1)       a link that gathers    [layers, depth, width_k]; along features its depth is N * width_{k - 1}
                         a link that scatters   [layers, width_{k - 1}, cols]; along features cols is N * width_k
 """
@@ -15,7 +15,8 @@ from ringsched.codegen.kernel import Unit
 from ringsched.codegen.lines import call, listed, paragraph
 from ringsched.codegen.multiply import CORES_TEXT
 from ringsched.collectives import Promise
-from ringsched.lower.chain import activation, fetched, weight
+from ringsched.lower.chain import LAST, activation, finishing
+from ringsched.lower.streams import fetched, weight
 from ringsched.program.program import Buffer, Program
 from ringsched.schedule.schedule import Chain, Multiply
 
@@ -38,6 +39,10 @@ class Texts:
     @property
     def by_rows(self) -> bool:
         return self._compute(1).shard == "rows"
+
+    @property
+    def whole(self) -> bool:
+        return self.chain.activation == "whole"
 
     @property
     def weights(self) -> list[str]:
@@ -70,42 +75,48 @@ class Texts:
         if buffer.name in ("x", "o"):
             return Unit(rows="rows", cols=_width(0))
         name, number = self._link_of(buffer)
-        wide = number - 1 if name in ("x", "gathered") else number % self.count
+        wide = 0 if name == LAST else number - 1 if name in ("x", "gathered") else number % self.count
         return Unit(rows="rows", cols=_width(wide))
 
     def _link_of(self, buffer: Buffer) -> tuple[str, int]:
-        """A scratch buffer's name in the Program of its link, and the link's number."""
+        """A scratch buffer's name in the Program of its link, and the link's number; LAST, or of the closing gather."""
         for number in range(1, self.count + 1):
             if buffer.name == activation(number - 1, self.count):
                 return "x", number
             if buffer.name == fetched(number):
                 return "w", number
         name, _, number_ = buffer.name.rpartition("_")
+        if buffer.name == LAST or int(number_) > self.count:
+            return LAST, self.count
         return name, int(number_)
 
     def finishes(self) -> dict[str, str]:
         """Buffer → the epilogue of what is computed into it."""
-        return {activation(number, self.count): f"finishes[{number - 1}]" for number in range(1, self.count + 1)}
+        found = finishing(self.count, whole=self.whole)
+        return {name: f"finishes[{number - 1}]" for name, number in found.items()}
 
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
         operands = ", ".join(["x", *self.weights])
-        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "partial_dtype=None"]
+        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "out_dtype=None", "partial_dtype=None"]
         epilogues = [link.epilogue for link in self.chain.links]
-        shapes = f"x: this rank's shard along its {'rows' if self.by_rows else 'features'}; {self._weights_text()}"
+        along = "rows" if self.by_rows else "features"
+        x = "the whole activation, the same at all ranks, as is the result" if self.whole else "this rank's shard"
+        shapes = f"x: {x}{'' if self.whole else f' along its {along}'}; {self._weights_text()}"
         return [
             *call(f"def {self.name}(", [*options, "cores=None", "interpret=None", "collective_id=None"], 0, "):"),
             f'    """{self.count} products in each layer; one kernel runs all layers.',
             "",
             *paragraph(shapes, 4),
-            "    The same as _by_lax, below.",
+            "    The same as _by_lax, below, but for rounding.",
             "    axis_name: a mesh axis, or one for each side of the topology.",
             "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
             '    "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for',
             "    each product, None for none; a single one is that of the first.",
             f"    None: {tuple(epilogues)!r}.".replace("'", '"'),
+            "    out_dtype: of the last layer's result; None: that of x.",
             "    partial_dtype: in which sums travel; None: that of x.",
             *CORES_TEXT,
             "    interpret: None interprets the kernel where there is no TPU.",
@@ -114,12 +125,13 @@ class Texts:
             '    """',
             f'    name = "{self.name}"',
             "    call = _Call(name, axis_name, interpret, collective_id, cores)",
-            f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
-            "    _check_chain(call, x, weights, _WIDTHS)",
-            f"    _spread(call, {'N * ' if self.by_rows else ''}x.shape[0])",
+            *self._taken(operands),
+            "    x = _varying_with(call, x, weights)",
+            f"    _spread(call, {'N * ' if self.by_rows and not self.whole else ''}x.shape[0])",
             "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
+            "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
             "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
-            "    rest = (finishes, partial)",
+            "    rest = (finishes, out_dtype, partial)",
             "    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)",
             "",
             "",
@@ -141,6 +153,19 @@ class Texts:
             "    return jax.vjp(by_lax, x, weights)[1](ct)",
         ]
 
+    def _taken(self, operands: str) -> list[str]:
+        if not self.whole:
+            return [
+                f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
+                "    _check_chain(call, x, weights, _WIDTHS)",
+            ]
+        axis = 0 if self.by_rows else 1
+        return [
+            f"    weights = [call.vary(jnp.asarray(it)) for it in ({', '.join(self.weights)})]",
+            "    x = jnp.asarray(x)",
+            f"    _check_chain(call, _shard_of_whole(call, x, {axis}), weights, _WIDTHS)",
+        ]
+
     def _weights_text(self) -> str:
         texts = []
         for number, name in enumerate(self.weights, 1):
@@ -156,24 +181,25 @@ class Texts:
 
     def _by_lax(self) -> list[str]:
         along = 0 if self.by_rows else 1
-        lines = ["def _by_lax(x, weights, a, finishes, *_):", '    """What the kernel computes, by jax.lax."""', ""]
-        lines += ["    def layer(x, weights):"]
+        head = "def _by_lax(x, weights, a, finishes, out_dtype, *_):"
+        lines = [head, '    """What the kernel computes, by jax.lax."""', "", "    def layer(x, weights):"]
         for number in range(1, self.count + 1):
-            product = f"_dot(x, weights[{number - 1}])"
-            if self._gathers(number):
+            operand = "x"
+            if self._gathers(number) and not self.whole:
                 lines.append(f"        y = lax.all_gather(x, a, axis={along}, tiled=True)")
-                product = f"_dot(y, weights[{number - 1}])"
-                lines.append(f"        y = {product}")
-            else:
-                lines.append(f"        y = {product}")
-                lines.append(f"        y = lax.psum_scatter(y, a, scatter_dimension={along}, tiled=True)")
+                operand = "y"
+            lines.append(f"        y = _dot({operand}, weights[{number - 1}])")
+            if not self._gathers(number):
+                scattered = f"lax.psum_scatter(y, a, scatter_dimension={along}, tiled=True)"
+                lines.append(f"        y = {'lax.psum(y, a)' if self.whole else scattered}")
             lines.append(f"        x = _finished(y, finishes[{number - 1}], x.dtype)")
-        return [*lines, "        return x, None", "", "    return lax.scan(layer, x, weights)[0]"]
+        lines += ["        return x, None", ""]
+        return [*lines, "    return lax.scan(layer, x, weights)[0].astype(out_dtype)"]
 
     def sharded(self) -> list[str]:
         """The function that does the shard_map itself."""
-        shard = "P(a, None)" if self.by_rows else "P(None, a)"
-        specs = [shard]
+        x = "P(None, None)" if self.whole else "P(a, None)" if self.by_rows else "P(None, a)"
+        specs = [x]
         specs += ["P(None, None, a)" if self._gathers(n) else "P(None, a, None)" for n in range(1, self.count + 1)]
         head = ["x", *self.weights, "*", "mesh", "axis_name", "**options"]
         return [
@@ -194,25 +220,9 @@ class Texts:
     def forward(self) -> list[str]:
         """`_forward(call, x, weights, …)`: cut and pad, launch, put together."""
         parts = math.prod(self.promise.dims[self.promise.group :])
-        lines = [
-            f"{', '.join(self.weights)} = weights",
-            "m, width_0 = x.shape",
-        ]
-        for number in range(1, self.count):
-            shares = " // N" if self._in_columns(number) else ""
-            lines.append(f"width_{number} = {weight(number)}.shape[2]{shares}")
-        lines.append("units = [")
-        for number in range(1, self.count + 1):
-            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self._gathers(number) else "(1, 1, PARTS)"
-            sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
-            lines.append(f"    _Units(call, {sizes}, {cut}, x.dtype, x.dtype, partial),")
-        lines.append("]")
+        lines = [f"{', '.join(self.weights)} = weights", *self._sizes()]
         lines.append("rows, cols = units[0].rows, units[0].depth")
-        if self.by_rows:
-            lines.append("x = _padded(x, PARTS * rows, cols)")
-        else:
-            lines.append("x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)")
-            lines.append("x = jnp.moveaxis(x, 1, 0)")
+        lines += self._cut()
         for number, name in enumerate(self.weights, 1):
             unit = f"units[{number - 1}]"
             if self.by_rows:
@@ -221,23 +231,73 @@ class Texts:
                 lines.append(f"{name} = _weight_of_gather({name}, {unit}, PARTS)")
             else:
                 lines.append(f"{name} = _weight_of_scatter({name}, {unit}, PARTS)")
-        finishes = ", ".join(self.weights)
-        lines += [f"weights = ({finishes})", "y = _launch_chain(call, _kernel, x, weights, _SPEC, units, finishes)"]
-        if self.by_rows:
-            lines.append("return y.reshape(PARTS * rows, cols)[:m, :width_0]")
-        else:
-            lines.append("y = jnp.moveaxis(y.reshape(PARTS, rows, cols), 0, 1)")
-            lines.append("return y.reshape(rows, PARTS * cols)[:m, :width_0]")
-        head = "def _forward(call, x, weights, finishes, partial):"
+        lines.append(f"weights = ({', '.join(self.weights)})")
+        lines.append("y = _launch_chain(call, _kernel, x, weights, _SPEC, units, finishes)")
+        lines += self._put_together()
+        head = "def _forward(call, x, weights, finishes, out_dtype, partial):"
         return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in lines)]
+
+    def _sizes(self) -> Iterator[str]:
+        """Those of a shard, and of the units of each product."""
+        yield "m, width_0 = x.shape"
+        if self.whole:
+            yield "m = m // N" if self.by_rows else "width_0 = width_0 // N"
+        for number in range(1, self.count):
+            shares = " // N" if self._in_columns(number) else ""
+            yield f"width_{number} = {weight(number)}.shape[2]{shares}"
+        yield "units = ["
+        for number in range(1, self.count + 1):
+            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self._gathers(number) else "(1, 1, PARTS)"
+            sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
+            yield f"    _Units(call, {sizes}, {cut}, x.dtype, out_dtype, partial),"
+        yield "]"
+
+    def _cut(self) -> list[str]:
+        """x as units."""
+        match self.whole, self.by_rows:
+            case False, True:
+                return ["x = _padded(x, PARTS * rows, cols)"]
+            case True, True:
+                return ["x = _padded(call.vary(x).reshape(N, m, width_0), PARTS * rows, cols)"]
+            case False, False:
+                return [
+                    "x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)",
+                    "x = jnp.moveaxis(x, 1, 0)",
+                ]
+            case _:
+                return [
+                    "x = jnp.moveaxis(call.vary(x).reshape(m, N, width_0), 1, 0)",
+                    "x = _padded(x, rows, PARTS * cols).reshape(N, rows, PARTS, cols)",
+                    "x = jnp.moveaxis(x, 2, 1)",
+                ]
+
+    def _put_together(self) -> list[str]:
+        """The result of its units."""
+        match self.whole, self.by_rows:
+            case False, True:
+                return ["return y.reshape(PARTS * rows, cols)[:m, :width_0]"]
+            case True, True:
+                return ["y = y.reshape(N, PARTS * rows, cols)[:, :m, :width_0]", "return y.reshape(N * m, width_0)"]
+            case False, False:
+                return [
+                    "y = jnp.moveaxis(y.reshape(PARTS, rows, cols), 0, 1)",
+                    "return y.reshape(rows, PARTS * cols)[:m, :width_0]",
+                ]
+            case _:
+                return [
+                    "y = jnp.moveaxis(y.reshape(N, PARTS, rows, cols), 2, 0)",
+                    "y = y.reshape(rows, N, PARTS * cols)[:m, :, :width_0]",
+                    "return y.reshape(m, N * width_0)",
+                ]
 
     def spec(self, program: Program) -> Iterator[str]:
         """What `_launch_chain` has to know: each buffer's grid, what its units are, and of which link."""
-        kinds = {"x": "x", "gathered": "x", "total": "sum", "partial": "sum"}
+        kinds = {"x": "x", "gathered": "x", "total": "sum", "partial": "sum", LAST: "o"}
         yield "# Grids of units, of which kind they are, of which product; semaphores, the barrier."
         yield "_SPEC = {"
         for name in ("x", "o"):
             yield f'    "{name}": {program.buffer(name).shape!r},'
+        yield f'    "whole": {self.whole},'
         grids = [program.buffer(name).shape[1:] for name in self.weights]
         shown = ["None" if self._in_columns(n) else repr(grid) for n, grid in enumerate(grids, 1)]
         yield from listed("weights", [f"{grid}," for grid in shown])

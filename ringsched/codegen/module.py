@@ -106,7 +106,7 @@ def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str
 def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:
     """A schedule that multiplies: its functions and kernels."""
     made = LocalProduct if forward.promise.kind == "none" else Product
-    product = made.of(name, forward.promise, forward.compute)
+    product = made.of(name, forward.promise, forward.compute, forward.memory)
     lines = ["", "", *product.public(), "", "", *product.sharded()]
     lines += ["", "", *_product_kernel(product, forward, ("_forward", "_kernel", "_SPEC"), debug)]
     if backward is None:

@@ -34,12 +34,13 @@ class Product:
     name: str
     promise: Promise
     compute: Multiply
+    memory: str | None = None  # where operands are, unless a call says otherwise
 
     @classmethod
-    def of(cls, name: str, promise: Promise, compute: Multiply | None) -> Product:
+    def of(cls, name: str, promise: Promise, compute: Multiply | None, memory: str | None = None) -> Product:
         """compute: not None; a schedule without one has other functions."""
         assert compute is not None
-        return cls(name=name, promise=promise, compute=compute)
+        return cls(name=name, promise=promise, compute=compute, memory=memory)
 
     @property
     def gathers(self) -> bool:
@@ -76,7 +77,8 @@ class Product:
         options = ["x", "w", "*", "axis_name", "epilogue=None", "scale=None", "bias=None", "residual=None"]
         options += ["transposed=False", "out_dtype=None"]
         options += ["keep_gathered=False"] if self.keeps else [] if self.gathers else ["partial_dtype=None"]
-        options += ["memory=None", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
+        memory = f'"{self.memory}"' if self.memory else None
+        options += [f"memory={memory}", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
         lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
         if self.gathers:

@@ -7,15 +7,18 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ringsched.codegen.template_multiply import (
+    _FACTORS,
     _compiler_params,
     _epilogue,
     _Finish,
     _grid_of_cores,
     _padded,
+    _part_of_core,
     _rows_of_core,
 )
 
@@ -46,13 +49,15 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
+    if spec["whole"]:  # the result is the same at all ranks
+        types = types.update(varying=types.varying - set(call.axes))
     scratch = []
     for grid, kind, number in spec["scratch"]:
         columns = math.prod(grid) if kind == "columns" else 1
         *tile, each = units[number].kinds["w" if kind == "columns" else kind]
         shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
         scratch.append(pltpu.VMEM(shape, each))
-    sizes = {"x": x.size * x.dtype.itemsize // cores}
+    sizes = {} if spec["whole"] else {"x": x.size * x.dtype.itemsize // cores}
     sizes["o"] = math.prod(spec["o"]) * share * cols * dtype.itemsize
     sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
     if sum(sizes.values()) > call.vmem_bytes:
@@ -65,19 +70,33 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
     ]
 
-    def body(*refs):
+    # Other ranks write into a result that is the same at all: on two cores it takes VMEM
+    # of its own, for the blocks of a grid have no place that others know.
+    aside = []
+    if spec["whole"] and cores > 1:
+        aside = [pltpu.VMEM((*spec["o"], share, cols), dtype)]
+
+    def body(x_ref, *refs):
         done = [_Finish(finish) for finish in finishes]
         options = {"axes": call.axes, "layers": layers, "finishes": done}
-        kernel(*call.coordinates(), *refs, **options)
+        x_ref = _part_of_core(cores, x_ref) if spec["whole"] else x_ref
+        refs = list(refs)
+        o_ref = refs[len(weights)]
+        if aside:
+            refs[len(weights)] = refs.pop()
+        kernel(*call.coordinates(), x_ref, *refs, **options)
+        if aside:
+            o_ref[...] = refs[len(weights)][...]
 
     far = pl.BlockSpec(memory_space=pltpu.HBM)
+    fars = [far] * len(weights)
     shape = (*spec["o"], rows, cols)
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[_rows_of_core(cores, x.shape)] + [far] * len(weights),
+        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape)] + fars,
         out_specs=_rows_of_core(cores, shape),
-        scratch_shapes=scratch + spec["semaphores"],
+        scratch_shapes=scratch + spec["semaphores"] + aside,
         **_grid_of_cores(cores),
         compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
@@ -109,6 +128,27 @@ def _epilogues(name, given, known):
     return tuple(_epilogue(name, each) for each in given)
 
 
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+def _shard_of_whole(call, x, axis):
+    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
+    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
+    if varying:
+        have = f"its type varies over {', '.join(sorted(varying))}"
+        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
+    if x.ndim == 2 and x.shape[axis] % N:
+        what = ("rows", "columns")[axis]
+        have = f"the {x.shape[axis]} {what} of x out among {N} ranks"
+        raise ValueError(f"{call.name} shares {have}")
+    shape = [size // N if d == axis else size for d, size in enumerate(x.shape)]
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
 def _check_chain(call, x, weights, widths):
     """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
     if x.ndim != 2 or any(w.ndim != 3 for w in weights):
@@ -119,9 +159,9 @@ def _check_chain(call, x, weights, widths):
     if len(dtypes) > 1:
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
-        want = "floats of 32 bits at most"
-        raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
+    floats = [name for name in _FACTORS if name != "int8"]
+    if x.dtype.name not in floats:
+        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:
@@ -139,5 +179,5 @@ def _check_chain(call, x, weights, widths):
             raise ValueError(f"{call.name} shares {what} among {N} ranks")
         width = w.shape[2] // shares
     if width != x.shape[1]:
-        have = f"it has {width} columns where x has {x.shape[1]}"
+        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
         raise ValueError(f"{call.name} gives its result to the next layer: {have}")

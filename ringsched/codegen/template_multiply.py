@@ -413,6 +413,7 @@ def _shape_of(w, options):
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
 def _epilogue(name, epilogue):

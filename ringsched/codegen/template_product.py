@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ringsched.codegen.template_multiply import (
+    _FACTORS,
     _WIDE,
     _compiler_params,
     _dot,
@@ -262,9 +263,6 @@ def _whole(call, gathered, own, count):
     shards = gathered.reshape(N, count, *gathered.shape[-2:])
     own = own.reshape(count, *own.shape[-2:])
     return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
-
-
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
 def _side_by_side(whole, m, k):

@@ -12,6 +12,7 @@ that is the same at every rank is looked at from rank 0 only.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ringsched.closures import compiled
@@ -306,10 +307,10 @@ def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:
     return (rank, *place)
 
 
-def flat_rank(topology: Topology) -> Expr:
-    """`r` in terms of the Program's coordinates."""
-    number: Expr = Var(name=topology.coordinates[0])
-    for name, side in zip(topology.coordinates[1:], topology.sides[1:], strict=True):
+def flat_rank(coordinates: Sequence[str], sides: Sequence[int]) -> Expr:
+    """`r` in terms of a Program's coordinates."""
+    number: Expr = Var(name=coordinates[0])
+    for name, side in zip(coordinates[1:], sides[1:], strict=True):
         number = binary("+", binary("*", number, side), Var(name=name))
     return number
 

@@ -118,7 +118,7 @@ class Naming:
         for name in self.loop_names[use.lane]:
             env[name] = code.hole(use.env[name], name)
         if "r" not in flat.topology.coordinates:
-            env["r"] = flat_rank(flat.topology)
+            env["r"] = flat_rank(flat.topology.coordinates, flat.topology.sides)
         if lane.statement.each is not None and value is not None:
             env[lane.statement.each.var] = value
         return env

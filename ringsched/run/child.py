@@ -56,6 +56,8 @@ def run(source: Path, request: dict[str, Any]) -> None:
     inputs: list[Any] = [tuple(values(random, *it) for it in shapes) for _ in range(request["calls"])]
     if request["layers"] is not None:  # weights that keep values of one size from layer to layer
         inputs = [(x, *(w * w.dtype.type(w.shape[1] ** -0.5) for w in weights)) for x, *weights in inputs]
+        if request["layers"]["whole"]:
+            inputs = [(np.tile(np.split(x, ranks)[0], (ranks, 1)), *weights) for x, *weights in inputs]
     try:
         expected = [twin.expected(operands, devices) for operands in inputs]
         typed = twin.typed(inputs[0], devices)

@@ -1,6 +1,7 @@
 """What the layers of a chain must give, in float64, and the error that rounding can make.
 
-All arrays are global: the ranks' operands, or results, joined along axis 0.
+All arrays are global: the ranks' operands, or results, joined along axis 0. Where every rank has the whole of x, all of
+them have the same.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersTwin:
-    """A chain over as many ranks; `moments` and `epilogues`: of its links."""
+    """A chain over as many ranks; `moments` and `epilogues`: of its links.
+
+    whole: each rank has the whole of x and gets the whole result, else its shard.
+    """
 
     ranks: int
     shard: str
     moments: Sequence[str]
     epilogues: Sequence[str | None]
+    whole: bool = False
+
+    @property
+    def _along(self) -> int:
+        return 0 if self.shard == "rows" else 1
 
     def expected(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         """The result in float64, and the error that rounding makes.
@@ -55,12 +64,16 @@ class LayersTwin:
         """
         x, *weights = operands
         ranks = np.split(x.astype(np.float64), self.ranks)
+        if self.whole:
+            ranks = np.split(ranks[0], self.ranks, self._along)
         shards = [Known(values=each, deviation=np.zeros_like(each)) for each in ranks]
         parts = [np.split(w.astype(np.float64), self.ranks) for w in weights]
         for layer in range(parts[0][0].shape[0]):
             for each, moment, epilogue in zip(parts, self.moments, self.epilogues, strict=True):
                 products = self._link(shards, [w[layer] for w in each], moment, x.dtype)
                 shards = [_finished(product, epilogue, x.dtype) for product in products]
+        if self.whole:
+            shards = [_joined(shards, self._along)] * self.ranks
         return np.concatenate([s.values for s in shards]), DEVIATIONS * np.concatenate([s.deviation for s in shards])
 
     def typed(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> Any:
@@ -68,20 +81,23 @@ class LayersTwin:
         return jax.ShapeDtypeStruct(self.expected(operands, devices)[0].shape, operands[0].dtype)
 
     def _link(self, shards: list[Known], weights: list[Matrix], moment: str, dtype: Any) -> list[Known]:
-        along = 0 if self.shard == "rows" else 1
         if moment == "on arrival":
-            whole = Known(
-                values=np.concatenate([s.values for s in shards], along),
-                deviation=np.concatenate([s.deviation for s in shards], along),
-            )
+            whole = _joined(shards, self._along)
             return [_product(whole, w, float(jnp.finfo(jnp.float32).eps)) for w in weights]
         products = [_product(s, w, float(jnp.finfo(jnp.float32).eps)) for s, w in zip(shards, weights, strict=True)]
         values = np.sum([p.values for p in products], axis=0)
         size = np.sqrt(np.sum([p.values**2 for p in products], axis=0))
         travels = float(jnp.finfo(dtype).eps) * math.sqrt(self.ranks) * size  # sums are in the dtype of x on their way
         deviation = np.sqrt(np.sum([p.deviation**2 for p in products], axis=0) + travels**2)
-        cut = (np.split(each, self.ranks, along) for each in (values, deviation))
+        cut = (np.split(each, self.ranks, self._along) for each in (values, deviation))
         return [Known(values=v, deviation=d) for v, d in zip(*cut, strict=True)]
+
+
+def _joined(shards: list[Known], along: int) -> Known:
+    return Known(
+        values=np.concatenate([s.values for s in shards], along),
+        deviation=np.concatenate([s.deviation for s in shards], along),
+    )
 
 
 def _product(x: Known, w: Matrix, eps: float) -> Known:

@@ -17,6 +17,7 @@ from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, Intern
 from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var, names
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
+    Activation,
     Beside,
     Chain,
     ChunkRef,
@@ -334,6 +335,7 @@ class _Reader:
             topology=topology,
             parameters=self.parameters,
             links=links,
+            activation=cast(Activation, plain(self.tree["activation"]) if "activation" in self.tree else "sharded"),
             description=self._description(),
             path=self.path,
             span=name.span,
@@ -370,6 +372,15 @@ class _Reader:
                     path.span,
                     "has `overlap: none`",
                     "the links of a chain multiply while chunks travel: leave `overlap: none` out",
+                )
+            if schedule.lowering.memory == "hbm":
+                self._add(
+                    "RS219",
+                    f"`{path.value}` cannot have its operands in HBM here",
+                    dict(schedule.lowering.spans)["memory"],
+                    "asked for here",
+                    "leave `memory` out: a chain keeps its weights in HBM by itself, and one layer of each in VMEM, where "
+                    "its activations are",
                 )
         epilogue = cast("Epilogue | None", plain(node["epilogue"]) if "epilogue" in node else None)
         return Link(path=path.value, schedule=schedule, epilogue=epilogue, span=path.span)

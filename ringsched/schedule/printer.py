@@ -50,6 +50,8 @@ def print_schedule(schedule: Schedule | Chain) -> str:
         entries["topology"] = _topology(schedule.topology)
         if schedule.parameters:
             entries["params"] = _mapping({p.name: _literal(str(p.value)) for p in schedule.parameters})
+        if schedule.activation != "sharded":
+            entries["activation"] = _text(schedule.activation)
         entries["chain"] = _sequence(_link(link) for link in schedule.links)
         return emit(_mapping(entries))
     entries["collective"] = _collective(schedule.collective)

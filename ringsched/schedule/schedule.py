@@ -8,7 +8,7 @@
     use        ::= another Schedule, on a part of the chunks
     beside     ::= use …                               the n-th steps of all of them form one step
     transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
-    chain      ::= name topology params link …         schedules that multiply, one after the other in each layer
+    chain      ::= name topology params activation link …    schedules that multiply, one after the other in each layer
     link       ::= another Schedule [epilogue]
 
 No buffers and no semaphores. Nodes are immutable, carry their place in the file and compare without it.
@@ -40,6 +40,7 @@ Op = Literal["copy", "reduce"]
 Moment = Literal["on arrival", "before sending"]
 Shard = Literal["rows", "features"]
 Overlap = Literal["full", "none"]
+Activation = Literal["sharded", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +217,14 @@ class Chain:
     """Links that run one after the other in each layer; what one gives, the next takes, the first in the next layer.
 
     Each link multiplies by a weight of its own, which has as many layers as the call gives it.
+    activation: whether a rank starts and ends with its shard, or with all of it; the first link's transfers gather it.
     """
 
     name: str
     topology: TopologySpec
     parameters: tuple[Parameter, ...]
     links: tuple[Link, ...]
+    activation: Activation = "sharded"
     description: str = field(default="", compare=False)
     path: str = field(default="", compare=False)
     span: Span | None = field(default=None, compare=False)
@@ -229,8 +232,12 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """What a layer of a chain computes: for each link when it multiplies, and its epilogue."""
+    """What a layer of a chain computes: for each link when it multiplies, and its epilogue.
+
+    whole: every rank has the whole operand and gets the whole result; else its shard.
+    """
 
     shard: Shard
     moments: tuple[Moment, ...]
     epilogues: tuple[Epilogue | None, ...]
+    whole: bool

@@ -15,6 +15,7 @@ from typing import Any
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.schedule.tree import Mapping, Scalar, Sequence, Tree, plain
 from ringsched.schedule.vocabulary import (
+    ACTIVATIONS,
     CHAIN_KEYS,
     COLLECTIVES,
     COMPUTE_KEYS,
@@ -61,6 +62,7 @@ _EXAMPLES = {
     "shard": "shard: rows, or shard: features",
     "overlap": "overlap: full, or overlap: none",
     "lowering": "lowering: {slots: 2}",
+    "activation": "activation: sharded, or activation: whole",
     "chain": "chain: and under it a list of `- use: FILE`",
     "epilogue": "epilogue: gelu",
     "slots": "slots: 2",
@@ -138,6 +140,8 @@ def _chain_right(data: Table[object, object]) -> bool:
     if not set(data) <= set(CHAIN_KEYS) or not texts or not _topology_right(data.get("topology")):
         return False
     links = data["chain"]
+    if data.get("activation", ACTIVATIONS[0]) not in ACTIVATIONS:
+        return False
     if not isinstance(links, list) or not links or not _parameters_right(data):
         return False
     return all(isinstance(link, dict) and _link_right(link) for link in links)
@@ -313,6 +317,8 @@ def _elsewhere(name: str) -> str | None:
         return "`compute:`"
     if name == "chain":
         return "the top of the file"
+    if name == "activation":
+        return "the file of a chain"
     if name == "epilogue":
         return "a link of a chain"
     return "`lowering:`" if name in LOWERING_KEYS else None

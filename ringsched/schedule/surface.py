@@ -4,7 +4,7 @@
     item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]}
     transfer ::= {send: CHUNK, to: RANK, [op:] [when:] [from:] [each: RANGE]}
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
-    chain    ::= schedule [description] topology [params] {chain: [link …]}        a file of its own
+    chain    ::= schedule [description] topology [params] [activation:] {chain: [link …]}     a file of its own
     link     ::= {use: FILE, [epilogue:]}
 
 Expressions are checked later, where their columns are known; here they are text or an integer. The only module that
@@ -208,6 +208,9 @@ class ChainModel(Model):
     description: str | None = None
     topology: TopologyModel
     params: dict[str, int] = Field(default_factory=dict, description="integer parameters and their defaults")
+    activation: Literal["sharded", "whole"] = Field(
+        default="sharded", description="what a rank has of the operand and of the result"
+    )
     chain: Annotated[list[LinkModel], Field(min_length=1)]
 
 

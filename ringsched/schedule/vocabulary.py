@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 FILE_KEYS = ("schedule", "description", "collective", "topology", "params", "chunks", "compute", "steps", "lowering")
-CHAIN_KEYS = ("schedule", "description", "topology", "params", "chain")
+CHAIN_KEYS = ("schedule", "description", "topology", "params", "activation", "chain")
+ACTIVATIONS = ("sharded", "whole")
 LINK_KEYS = ("use", "epilogue")
 EPILOGUES = ("gelu", "gelu_exact", "silu", "relu")
 TRANSFER_KEYS = ("send", "each", "from", "to", "op", "when")

@@ -26,9 +26,14 @@ _TWO_CORES_A_DEVICE = ("v5p",)  # v4 can have them, too, but its topologies here
 _BUNDLE = re.compile(r"^ *(?:0x)?([0-9a-f]+) +(?:[A-Z]{2})?: [> ]*\{")
 _MATMUL = re.compile(r"= vmatmul\.")
 _TRIPS = re.compile(r"^ *loop: start=(-?\d+), step=(-?\d+), limit=(-?\d+)$")
+# What the compiler makes of a copy within VMEM: %next = %counter + 1 until it is at least a constant, from 0 on.
+_START = re.compile(r"^ *(%\w+) = smov (-?\d+)\b")
+_COUNTER = re.compile(r"^ *(%\w+) = sphi (%\w+), (%\w+)")
+_STEP = re.compile(r"^ *(%\w+) = sadd\.s32 (-?\d+), (%\w+)")
+_UNTIL = re.compile(r"^ *(%\w+) = scmp\.ge\.s32\.totalorder (%\w+), (-?\d+)$")
 _REGION = re.compile(r"^ *\$region(\d+)\b.*?(// loop_body)?$")
 _RANGE = re.compile(r"^ *// region range: \[(\d+), (\d+)\)$")
-_BRANCH = re.compile(r"= sbr\.rel .*?target bundleno = (\d+) .*?region = (\d+)")
+_BRANCH = re.compile(r"= sbr\.rel (?:\(!(%\w+)\))?.*?target bundleno = (\d+) .*?region = (\d+)")
 _ALLOCATION = re.compile(r"^ *#allocation\d+\w* \[shape = '[^']*', space=(\w+), size = (\w+), offset = (\w+), (\w+)")
 _OPERAND = re.compile(r"= inlined_call_operand\.vmem \[shape: ([a-z]+)(\d*)\w*\[([\d,]*)\]")
 
@@ -88,6 +93,7 @@ def read_loops(regions: str) -> tuple[Loop, ...]:
     announced: int | None = None
     trips: dict[int, int | None] = {}
     loops: list[Loop] = []
+    counts = _Counts()
     end = 0
     for line in regions.splitlines():
         if match := _TRIPS.match(line):
@@ -99,12 +105,44 @@ def read_loops(regions: str) -> tuple[Loop, ...]:
         elif match := _RANGE.match(line):
             end = int(match[2])
         elif match := _BRANCH.search(line):
-            target, region = int(match[1]), int(match[2])
+            until, target, region = match[1], int(match[2]), int(match[3])
             # A branch to the start of a loop body closes the loop. The region that holds the branch ends after
             # its delay slots, which run on every trip, too (1 on v4, 4 on v5 and v6e, 6 on v7x).
             if region in trips:
-                loops.append(Loop(start=target, end=end, trips=trips[region]))
+                counted = trips[region]
+                loops.append(Loop(start=target, end=end, trips=counts.trips(until) if counted is None else counted))
+        else:
+            counts.read(line)
     return tuple(loops)
+
+
+class _Counts:
+    """The counters of loops that are not announced: %c = sphi %start, %next; %next = sadd 1, %c; scmp.ge %next, 9."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, int] = {}
+        self._counters: dict[str, tuple[str, str]] = {}
+        self._steps: dict[str, tuple[int, str]] = {}
+        self._untils: dict[str, tuple[str, int]] = {}
+
+    def read(self, line: str) -> None:
+        if match := _START.match(line):
+            self._starts[match[1]] = int(match[2])
+        elif match := _COUNTER.match(line):
+            self._counters[match[1]] = match[2], match[3]
+        elif match := _STEP.match(line):
+            self._steps[match[1]] = int(match[2]), match[3]
+        elif match := _UNTIL.match(line):
+            self._untils[match[1]] = match[2], int(match[3])
+
+    def trips(self, until: str | None) -> int | None:
+        """Of the loop that goes on while `until` does not hold; None where the counter is not of this form."""
+        following, limit = self._untils.get(until or "", ("", 0))
+        step, counter = self._steps.get(following, (0, ""))
+        start, again = self._counters.get(counter, ("", ""))
+        if step < 1 or again != following or start not in self._starts:
+            return None
+        return max(1, math.ceil((limit - self._starts[start]) / step))
 
 
 def count_cycles(matmuls: tuple[int, ...], loops: tuple[Loop, ...]) -> tuple[int, int] | None:

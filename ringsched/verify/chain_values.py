@@ -8,12 +8,12 @@ same on every interleaving, so one execution decides.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from ringsched.collectives import Promise
 from ringsched.program.program import Buffer, Program
 from ringsched.program.trace import Block, Compute, Dma, Enter, Execution, Op, Signal, Wait
-from ringsched.schedule.schedule import Moment, Shard
+from ringsched.schedule.schedule import Layers, Moment, Shard
 
 PRIME = (1 << 61) - 1
 Memory = dict[str, list[int]]
@@ -23,24 +23,30 @@ def wrong_ranks(
     program: Program,
     execution: Execution,
     promise: Promise,
-    shard: Shard,
-    moments: Sequence[Moment],
-    activations: Sequence[str],
+    layers: Layers,
+    finishes: Mapping[str, int],
 ) -> tuple[int, ...]:
     """The ranks whose result is not that of the layers. The execution has a trace for each rank, and no hazard.
 
-    promise: of the first link. activations: the buffers between the links, the first link's operand first.
+    promise: of the first link. finishes: the link whose epilogue is applied to what is computed into a buffer.
     """
     memories = [_operands(program, rank) for rank in range(promise.topology.ranks)]
-    layers = program.buffer("w1").shape[0]
-    wanted = [list(memory["x"]) for memory in memories]
     owners = [promise.owner(chunk) for chunk in promise.chunks()]
-    for layer in range(layers):
-        for number, moment in enumerate(moments, 1):
-            weights = [_layer(memory[f"w{number}"], layer, layers) for memory in memories]
-            wanted = _link(wanted, weights, moment, shard, owners)
+    if layers.whole:
+        for memory in memories:
+            memory["x"] = list(memories[0]["x"])
+    wanted = [list(memory["x"]) for memory in memories]
+    if layers.whole:
+        wanted = [_owned(values, owners, rank) for rank, values in enumerate(wanted)]
+    count = program.buffer("w1").shape[0]
+    for layer in range(count):
+        for number, moment in enumerate(layers.moments, 1):
+            weights = [_layer(memory[f"w{number}"], layer, count) for memory in memories]
+            wanted = _link(wanted, weights, moment, layers.shard, owners)
             wanted = [[_epilogue(value, number) for value in values] for values in wanted]
-    finishes = {name: number or len(moments) for number, name in enumerate(activations)}
+    if layers.whole:
+        shards = [iter(values) for values in wanted]
+        wanted = [[next(shards[owner]) for owner in owners]] * len(memories)
     _run(execution, memories, finishes)
     return tuple(rank for rank, memory in enumerate(memories) if memory["o"] != wanted[rank])
 
@@ -81,11 +87,15 @@ def _link(
         for each, w in zip(values, weights, strict=True)
     ]
     sums = [sum(column) for column in zip(*terms, strict=True)]
-    return [[s for s, owner in zip(sums, owners, strict=True) if owner == rank] for rank in range(len(values))]
+    return [_owned(sums, owners, rank) for rank in range(len(values))]
 
 
-def _run(execution: Execution, memories: list[Memory], finishes: dict[str, int]) -> None:
-    """`finishes`: the link whose epilogue is applied to what is computed into a buffer."""
+def _owned(values: list[int], owners: list[int], rank: int) -> list[int]:
+    """Those of the chunks that a rank owns."""
+    return [value for value, owner in zip(values, owners, strict=True) if owner == rank]
+
+
+def _run(execution: Execution, memories: list[Memory], finishes: Mapping[str, int]) -> None:
     for memory in memories:
         memory.update({name: [0] * units for name, units in execution.capacity if name not in memory})
     counts: list[dict[tuple[str, int], int]] = [{} for _ in memories]
@@ -104,7 +114,7 @@ def _step(
     op: Op,
     memories: list[Memory],
     counts: list[dict[tuple[str, int], int]],
-    finishes: dict[str, int],
+    finishes: Mapping[str, int],
 ) -> bool:
     """Executes one instruction; False where it has to wait. A DMA moves its data when it starts."""
     match op:
@@ -137,7 +147,7 @@ def _write(memory: Memory, block: Block, values: list[int]) -> None:
     memory[block.buffer][block.start : block.stop] = values
 
 
-def _compute(memory: Memory, op: Compute, finishes: dict[str, int]) -> None:
+def _compute(memory: Memory, op: Compute, finishes: Mapping[str, int]) -> None:
     if op.target is None:
         return
     sources = [_read(memory, block) for block in op.sources]

@@ -98,6 +98,31 @@ def test_another_schedule_takes_no_second_weight() -> None:
     assert result.returncode == 2 and "the operands are x, w" in result.stderr
 
 
+def test_run_with_the_whole_activation() -> None:
+    result = ringsched("run", "tp_mlp_whole", "--set", "N=2", "--shape", "x=8x128", "--shape", "w1=3x128x40")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.splitlines()[3] == (
+        "tp_mlp_whole: the kernel agrees with the layers in float64 on 2 virtual devices, "
+        "x=8x128:f32, w1=3x128x40:f32, w2=3x40x128:f32 on each"
+    )
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_operands_of_the_whole_activation(tmp_path: Path, rows: bool) -> None:
+    chain = open_schedule("tp_mlp_whole", {"N": 4})
+    if rows:
+        file = tmp_path / "chain.yaml"
+        uses = "  - use: all_gather_matmul\n  - use: matmul_reduce_scatter\n"
+        file.write_text(f"schedule: c\ntopology: {{ring: N}}\nparams: {{N: 4}}\nactivation: whole\nchain:\n{uses}")
+        chain = open_schedule(file)
+    assert isinstance(chain, Chain)
+    for smallest in (True, False):
+        for given in ((), ("x=8x64",), ("w1=3x512x128",)):
+            x, w1, w2 = chain_operands(chain, 4, parse_operands(given), smallest=smallest)
+            assert x.shape[1] == w1.shape[1] == w2.shape[2] and w1.shape[2] == w2.shape[1]
+            assert x.shape[0 if rows else 1] % 4 == 0
+
+
 @pytest.mark.parametrize("given", [(), ("x=8x64",), ("w1=3x512x128",), ("w2=1x128x1024",), ("x=8x64", "w1=3x256x32")])
 def test_operands_suit_each_other(given: tuple[str, ...]) -> None:
     chain = open_schedule("tp_mlp", {"N": 4})
@@ -121,9 +146,9 @@ def test_small_commands(tmp_path: Path) -> None:
 # -- faults in the kernel, which the execution has to find ------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def compiled() -> CompiledChain:
-    chain = open_schedule("tp_mlp", {"N": 2})
+@pytest.fixture(scope="module", params=["tp_mlp", "tp_mlp_whole"])
+def compiled(request: pytest.FixtureRequest) -> CompiledChain:
+    chain = open_schedule(request.param, {"N": 2})
     assert isinstance(chain, Chain)
     return compile_schedule(chain)
 
@@ -133,7 +158,7 @@ def run_with(compiled: CompiledChain, old: str, new: str) -> RunReport:
     last = compiled.proven.links[-1]
     return run_kernel(
         compiled.source.replace(old, new, 1),
-        function="tp_mlp",
+        function=compiled.proven.schedule.name,
         promise=last.flat.promise,
         compute=last.schedule.compute,
         layers=compiled.proven.layers,

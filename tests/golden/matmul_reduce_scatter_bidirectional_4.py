@@ -656,9 +656,6 @@ def _whole(call, gathered, own, count):
     return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
 
 
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
 def _side_by_side(whole, m, k):
     """Shards of features [N, parts, rows, depth] as [m, N * k]."""
     whole = jnp.moveaxis(whole, 2, 0)
@@ -1706,6 +1703,7 @@ def _shape_of(w, options):
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
 def _epilogue(name, epilogue):

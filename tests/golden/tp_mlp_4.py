@@ -34,6 +34,7 @@ def tp_mlp(
     *,
     axis_name,
     epilogue=None,
+    out_dtype=None,
     partial_dtype=None,
     cores=None,
     interpret=None,
@@ -43,12 +44,13 @@ def tp_mlp(
 
     x: this rank's shard along its features; w1: [layers, N * width_0, width_1], w2:
     [layers, width_1, N * width_0], this rank's own.
-    The same as _by_lax, below.
+    The same as _by_lax, below, but for rounding.
     axis_name: a mesh axis, or one for each side of the topology.
     epilogue: elementwise, on complete sums in 32 bits, before they are stored:
     "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for
     each product, None for none; a single one is that of the first.
     None: ("gelu", None).
+    out_dtype: of the last layer's result; None: that of x.
     partial_dtype: in which sums travel; None: that of x.
     cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where
     the device has two cores and there are rows enough.
@@ -60,10 +62,12 @@ def tp_mlp(
     call = _Call(name, axis_name, interpret, collective_id, cores)
     x, *weights = [call.vary(jnp.asarray(it)) for it in (x, w1, w2)]
     _check_chain(call, x, weights, _WIDTHS)
+    x = _varying_with(call, x, weights)
     _spread(call, x.shape[0])
     finishes = _epilogues(name, epilogue, _EPILOGUES)
+    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
-    rest = (finishes, partial)
+    rest = (finishes, out_dtype, partial)
     return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)
 
 
@@ -73,7 +77,7 @@ _WIDTHS = ((N, 1), (1, N))
 _EPILOGUES = ("gelu", None)
 
 
-def _by_lax(x, weights, a, finishes, *_):
+def _by_lax(x, weights, a, finishes, out_dtype, *_):
     """What the kernel computes, by jax.lax."""
 
     def layer(x, weights):
@@ -85,7 +89,7 @@ def _by_lax(x, weights, a, finishes, *_):
         x = _finished(y, finishes[1], x.dtype)
         return x, None
 
-    return lax.scan(layer, x, weights)[0]
+    return lax.scan(layer, x, weights)[0].astype(out_dtype)
 
 
 def _backward(call, x, weights, ct, *rest):
@@ -114,13 +118,13 @@ def tp_mlp_sharded(x, w1, w2, *, mesh, axis_name, **options):
 PARTS = 2  # of a shard
 
 
-def _forward(call, x, weights, finishes, partial):
+def _forward(call, x, weights, finishes, out_dtype, partial):
     w1, w2 = weights
     m, width_0 = x.shape
     width_1 = w1.shape[2]
     units = [
-        _Units(call, (m, width_0, width_1), (1, PARTS, 1), x.dtype, x.dtype, partial),
-        _Units(call, (m, width_1, width_0), (1, 1, PARTS), x.dtype, x.dtype, partial),
+        _Units(call, (m, width_0, width_1), (1, PARTS, 1), x.dtype, out_dtype, partial),
+        _Units(call, (m, width_1, width_0), (1, 1, PARTS), x.dtype, out_dtype, partial),
     ]
     rows, cols = units[0].rows, units[0].depth
     x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)
@@ -137,6 +141,7 @@ def _forward(call, x, weights, finishes, partial):
 _SPEC = {
     "x": (2,),
     "o": (2,),
+    "whole": False,
     "weights": [
         (4, 2),
         None,
@@ -408,10 +413,18 @@ def _kernel(
             # wait for the weights of the next link
             _wait(weights_1_ref, loaded_1)
 
-        _add(shard_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
+        @pl.when(layer + 1 < layers)
+        def _():
+            _add(
+                shard_ref,
+                slots_3_2_ref.at[0],
+                slots_2_2_ref.at[0],
+                finish=finishes[1],
+            )
 
-    # the last layer's result
-    _round(o_ref, shard_ref)
+        @pl.when(layer + 1 >= layers)
+        def _():
+            _add(o_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
 
 
 # How the layers of a chain are run. What follows is the same in all modules of chains.
@@ -438,13 +451,15 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
     types = jax.typeof(x).mat
+    if spec["whole"]:  # the result is the same at all ranks
+        types = types.update(varying=types.varying - set(call.axes))
     scratch = []
     for grid, kind, number in spec["scratch"]:
         columns = math.prod(grid) if kind == "columns" else 1
         *tile, each = units[number].kinds["w" if kind == "columns" else kind]
         shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
         scratch.append(pltpu.VMEM(shape, each))
-    sizes = {"x": x.size * x.dtype.itemsize // cores}
+    sizes = {} if spec["whole"] else {"x": x.size * x.dtype.itemsize // cores}
     sizes["o"] = math.prod(spec["o"]) * share * cols * dtype.itemsize
     sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
     if sum(sizes.values()) > call.vmem_bytes:
@@ -457,19 +472,33 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
     ]
 
-    def body(*refs):
+    # Other ranks write into a result that is the same at all: on two cores it takes VMEM
+    # of its own, for the blocks of a grid have no place that others know.
+    aside = []
+    if spec["whole"] and cores > 1:
+        aside = [pltpu.VMEM((*spec["o"], share, cols), dtype)]
+
+    def body(x_ref, *refs):
         done = [_Finish(finish) for finish in finishes]
         options = {"axes": call.axes, "layers": layers, "finishes": done}
-        kernel(*call.coordinates(), *refs, **options)
+        x_ref = _part_of_core(cores, x_ref) if spec["whole"] else x_ref
+        refs = list(refs)
+        o_ref = refs[len(weights)]
+        if aside:
+            refs[len(weights)] = refs.pop()
+        kernel(*call.coordinates(), x_ref, *refs, **options)
+        if aside:
+            o_ref[...] = refs[len(weights)][...]
 
     far = pl.BlockSpec(memory_space=pltpu.HBM)
+    fars = [far] * len(weights)
     shape = (*spec["o"], rows, cols)
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[_rows_of_core(cores, x.shape)] + [far] * len(weights),
+        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape)] + fars,
         out_specs=_rows_of_core(cores, shape),
-        scratch_shapes=scratch + spec["semaphores"],
+        scratch_shapes=scratch + spec["semaphores"] + aside,
         **_grid_of_cores(cores),
         compiler_params=_compiler_params(call, spec, cores),
         interpret=call.interpret,
@@ -501,6 +530,27 @@ def _epilogues(name, given, known):
     return tuple(_epilogue(name, each) for each in given)
 
 
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+def _shard_of_whole(call, x, axis):
+    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
+    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
+    if varying:
+        have = f"its type varies over {', '.join(sorted(varying))}"
+        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
+    if x.ndim == 2 and x.shape[axis] % N:
+        what = ("rows", "columns")[axis]
+        have = f"the {x.shape[axis]} {what} of x out among {N} ranks"
+        raise ValueError(f"{call.name} shares {have}")
+    shape = [size // N if d == axis else size for d, size in enumerate(x.shape)]
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
 def _check_chain(call, x, weights, widths):
     """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
     if x.ndim != 2 or any(w.ndim != 3 for w in weights):
@@ -511,9 +561,9 @@ def _check_chain(call, x, weights, widths):
     if len(dtypes) > 1:
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 4:
-        want = "floats of 32 bits at most"
-        raise ValueError(f"{call.name} multiplies {want}, not {x.dtype}")
+    floats = [name for name in _FACTORS if name != "int8"]
+    if x.dtype.name not in floats:
+        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:
@@ -531,7 +581,7 @@ def _check_chain(call, x, weights, widths):
             raise ValueError(f"{call.name} shares {what} among {N} ranks")
         width = w.shape[2] // shares
     if width != x.shape[1]:
-        have = f"it has {width} columns where x has {x.shape[1]}"
+        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
         raise ValueError(f"{call.name} gives its result to the next layer: {have}")
 
 
@@ -932,6 +982,7 @@ def _shape_of(w, options):
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
 def _epilogue(name, epilogue):

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeGuard
 
-from ringsched.collectives import Promise
 from ringsched.expr import Expr, Var, binary
-from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
+from ringsched.lower.chain import finishing
+from ringsched.pipeline import Proven, ProvenChain, open_schedule, prove, prove_transpose
 from ringsched.program import trace
 from ringsched.program.expand import Expansion, IndexOutOfRange, expand
 from ringsched.program.program import (
@@ -45,7 +45,7 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
-from ringsched.schedule.schedule import Multiply as Compute
+from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, check_values
 
@@ -73,6 +73,8 @@ PRODUCTS = (
     "matmul_reduce_scatter_features",
     "matmul_reduce_scatter_features_bidirectional",
 )
+CHAINS = ("tp_mlp", "tp_mlp_whole")
+LAYERS = 2  # of a chain: one that fetches weights for the next, and the last
 SIZES = (2, 3, 4, 5)
 ROLLED = {  # long enough for loops; and, where there are slots to be given back, for credits
     "all_gather": 12,
@@ -102,7 +104,21 @@ class Mutant:
     build: Callable[[bool], Expansion]
 
 
-def verdict(mutant: Mutant, promise: Promise, compute: Compute | None = None) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A Program that is right. `wrong`: whether a mutant of it computes something else.
+
+    links: of a chain. What one link passes on to the next orders the two anyhow: one place, or one semaphore, may well
+    serve both, and such pairs are not merged.
+    """
+
+    label: str
+    program: Program
+    wrong: Callable[[Mutant], bool]
+    links: bool = False
+
+
+def verdict(mutant: Mutant, subject: Subject) -> str | None:
     """What notices the mutant; None where nothing does."""
     try:
         expansion = mutant.build(False)
@@ -114,25 +130,46 @@ def verdict(mutant: Mutant, promise: Promise, compute: Compute | None = None) ->
         ]
         if found:
             return " + ".join(found)
-        try:
-            wrong = check_values(expansion, promise, compute)
-        except NotComparable:
-            wrong = check_values(mutant.build(True), promise, compute)
+        return "values" if subject.wrong(mutant) else None
     except IndexOutOfRange:
         return "index out of range"
-    return "values" if wrong else None
 
 
-def subjects(name: str, size: int, overlap: str | None = None) -> list[tuple[str, Proven]]:
-    """A shipped schedule and its transpose, where it has one."""
+def subjects(name: str, size: int, overlap: str | None = None) -> list[Subject]:
+    """A shipped schedule and its transpose, where it has one; of a chain, the Program of `LAYERS` layers."""
     proven = prove(open_schedule(name, {"N": size}, overlap))
+    if isinstance(proven, ProvenChain):
+        return [_chain(f"{name}, {LAYERS} layers, N={size}", proven)]
     backward = prove_transpose(proven)
-    found = [(f"{name} N={size}", proven)]
-    return [*found, (f"{name}, transpose, N={size}", backward)] if backward is not None else found
+    found = [_subject(f"{name} N={size}", proven)]
+    return [*found, _subject(f"{name}, transpose, N={size}", backward)] if backward is not None else found
 
 
-def mutants(program: Program) -> Iterator[Mutant]:
+def _subject(label: str, proven: Proven) -> Subject:
+    promise, compute = proven.flat.promise, proven.flat.schedule.compute
+
+    def wrong(mutant: Mutant) -> bool:
+        try:
+            return bool(check_values(mutant.build(False), promise, compute))
+        except NotComparable:
+            return bool(check_values(mutant.build(True), promise, compute))
+
+    return Subject(label=label, program=proven.lowered.program, wrong=wrong)
+
+
+def _chain(label: str, proven: ProvenChain) -> Subject:
+    program, promise = proven.program(LAYERS), proven.links[0].flat.promise
+    finishes = finishing(len(proven.links), whole=proven.layers.whole)
+
+    def wrong(mutant: Mutant) -> bool:
+        return bool(wrong_ranks(program, mutant.build(True).execution, promise, proven.layers, finishes))
+
+    return Subject(label=label, program=program, wrong=wrong, links=True)
+
+
+def mutants(subject: Subject) -> Iterator[Mutant]:
     """All mutants of a Program that is right."""
+    program = subject.program
     original = _Original(replace(program, body=_split(program.body, ())))
     for path, leaf in original.leaves.items():
         name = f"{kind_of(leaf)} {path}"
@@ -148,8 +185,9 @@ def mutants(program: Program) -> Iterator[Mutant]:
     yield from _early_signals(original)
     yield from _late_results(original)
     yield from _late_reads(original)
-    yield from _merged_semaphores(original)
-    yield from _merged_memory(original)
+    yield from _merged_semaphores(original, _link if subject.links else _anywhere)
+    if not subject.links:
+        yield from _merged_memory(original)
 
 
 # ---- the original -------------------------------------------------------------------------------------------------
@@ -715,9 +753,19 @@ def _adds_to(op: trace.Op) -> trace.Block | None:
 # ---- merge --------------------------------------------------------------------------------------------------------
 
 
-def _merged_semaphores(original: _Original) -> Iterator[Mutant]:
+def _anywhere(_: str) -> str:
+    return ""
+
+
+def _link(semaphore: str) -> str:
+    """Which link of a chain it belongs to; that of the weights is one of its own."""
+    name, _, number = semaphore.rpartition("_")
+    return name if name == "loaded" else number
+
+
+def _merged_semaphores(original: _Original, part: Callable[[str], str]) -> Iterator[Mutant]:
     for a, b in _pairs(original.program):
-        if not _as_good_as_one(original, a, b):
+        if part(a[0]) == part(b[0]) and not _as_good_as_one(original, a, b):
             yield _merged(original, a, b)
 
 

@@ -41,6 +41,22 @@ def test_three_layers_of_the_mlp(cores: int | None, most: float) -> None:
     assert report.cycles is not None and report.cycles <= most
 
 
+@pytest.mark.slow
+def test_three_layers_of_the_whole_activation() -> None:
+    """As many products, and about 80 cycles for the shard that is taken and the result that is gathered."""
+    source = compile_schedule(open_schedule("tp_mlp_whole", {"N": 4})).source
+    shapes = ((256, 1024), (3, 1024, 4096), (3, 4096, 1024))
+    report = compiled(source, "tp_mlp_whole", "v5p:2x2x1", shapes, "bfloat16")
+    assert report.cycles is not None and report.ideal_cycles == 98304
+    assert report.cycles <= 103_000
+
+
+def test_small_with_the_whole_activation() -> None:
+    source = compile_schedule(open_schedule("tp_mlp_whole", {"N": 4})).source
+    report = compiled(source, "tp_mlp_whole", "v6e:2x2", ((16, 160), (2, 160, 128), (2, 128, 160)), "float32")
+    assert report.kernel == "tp_mlp_whole" and report.cycles is not None
+
+
 @pytest.mark.parametrize("target", ["v5e:2x2", pytest.param("v6e:2x2", marks=pytest.mark.slow)])
 def test_small(target: str) -> None:
     source = compile_schedule(open_schedule("tp_mlp", {"N": 4})).source

@@ -102,6 +102,39 @@ def test_a_loop_without_counts_has_unknown_trips():
     assert read_loops(DYNAMIC) == (Loop(start=3, end=6, trips=None), Loop(start=2, end=8, trips=3))
 
 
+# What the compiler makes of a copy within VMEM: a loop that says its trips only in the comparison at its end.
+COPY = """
+  // DoWhile loop
+  $region68: #{kernel.1} parent=5 // loop_pre_header
+    // region range: [1, 2)
+    %s187186_s23 = smov 0 /* copy for cssa */
+  $region73: #{kernel.1} parent=5 // loop_body
+    // region range: [2, 8)
+    %s146124_s23 = sphi %s187186_s23, %s107327_s23 /* phi copy */
+    %s107327_s23 = sadd.s32 1, %s146124_s23 /* copy for cssa */
+    %p107326_p10 = scmp.ge.s32.totalorder %s107327_s23, 5
+    %107329 = sbr.rel (!%p107326_p10) target bundleno = 2 (0x2), region = 73
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "trips"),
+    [
+        ("", "", 5),
+        ("smov 0", "smov 2", 3),
+        ("sadd.s32 1", "sadd.s32 2", 3),
+        ("sadd.s32 1", "sadd.s32 -1", None),
+        ("%s107327_s23, 5", "%s107327_s23, %s1_s1", None),
+        ("%s107327_s23, 5", "%s146124_s23, 5", None),
+        ("%s107327_s23 /* phi", "%s1_s1 /* phi", None),
+        ("smov 0", "sld 0", None),
+        ("(!%p107326_p10)", "(%p107326_p10)", None),
+    ],
+)
+def test_a_loop_that_counts_for_itself(old, new, trips):
+    assert read_loops(COPY.replace(old, new) if old else COPY) == (Loop(start=2, end=8, trips=trips),)
+
+
 @pytest.mark.parametrize(("step", "limit", "trips"), [(1, 8, 8), (3, 8, 3), (1, 1, 1), (0, 8, None)])
 def test_trips(step, limit, trips):
     text = REGIONS.replace("start=0, step=1, limit=3", f"start=0, step={step}, limit={limit}")

@@ -1,16 +1,18 @@
-"""Chains: the file, whether links fit, and the Program of all layers with what is wrong in its mutants."""
+"""Chains: the Program of all layers, with what is wrong in its mutants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from chains import ACTIVATIONS, FEATURES, PAIRS, program, proven
 
-from ringsched.diagnostics import DiagnosticError, InternalError, render
-from ringsched.lower.chain import LAYERS, PROVEN_LAYERS, activation, chain_program
-from ringsched.pipeline import ProvenChain, compile_schedule, open_schedule, prove
+from ringsched.diagnostics import InternalError
+from ringsched.expr import Var, binary
+from ringsched.lower.chain import PROVEN_LAYERS, chain_program, finishing
+from ringsched.lower.streams import LAYERS
+from ringsched.pipeline import compile_schedule, open_schedule, prove
 from ringsched.program.expand import expand
 from ringsched.program.printer import print_program
 from ringsched.program.program import (
@@ -20,6 +22,7 @@ from ringsched.program.program import (
     Loop,
     Multiply,
     Program,
+    Region,
     Round,
     Send,
     Signal,
@@ -27,141 +30,39 @@ from ringsched.program.program import (
     WaitDma,
     When,
 )
-from ringsched.schedule.loader import load, sources
-from ringsched.schedule.printer import format_text, print_schedule
-from ringsched.schedule.schedule import Chain
+from ringsched.program.simplify import simplify
 from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.hazards import check_hazards
 
-FEATURES = ("all_gather_matmul_features", "matmul_reduce_scatter_features")
-PAIRS = {
-    "both ways": tuple(f"{name}_bidirectional" for name in FEATURES),
-    "one way": FEATURES,
-    "along rows": ("all_gather_matmul", "matmul_reduce_scatter"),
-    "along rows, both ways": ("all_gather_matmul_bidirectional", "matmul_reduce_scatter_bidirectional"),
-    "two pairs": FEATURES + FEATURES,
-}
-
-
-def text(*links: str, topology: str = "{ring: N}", params: str = "{N: 4}") -> str:
-    uses = "".join(f"  - use: {link}\n" for link in links)
-    return f"schedule: chain\ntopology: {topology}\nparams: {params}\nchain:\n{uses}"
-
-
-def proven(links: tuple[str, ...], ranks: int) -> ProvenChain:
-    chain = load("chain.yaml", text(*links, params=f"{{N: {ranks}}}"))
-    assert isinstance(chain, Chain)
-    return prove(chain)
-
-
-def program(links: tuple[str, ...], ranks: int, layers: int) -> Program:
-    return chain_program("chain", [link.lowered for link in proven(links, ranks).links], layers)
-
-
-def refused(content: str) -> str:
-    """The messages without colour."""
-    with pytest.raises(DiagnosticError) as caught:
-        prove(load("chain.yaml", content))
-    found = caught.value.diagnostics
-    return "\n".join(render(d, sources(found, {"chain.yaml": content})) for d in found)
-
-
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_shipped_one() -> None:
-    chain = open_schedule("tp_mlp", {"N": 8})
-    assert isinstance(chain, Chain)
-    assert [link.epilogue for link in chain.links] == ["gelu", None]
-    assert [p.value for p in chain.parameters] == [8]
-    source = Path(chain.path).read_text(encoding="utf-8")
-    assert format_text(source, chain.path) == source
-
-
-def test_printed_and_loaded_again() -> None:
-    chain = load("chain.yaml", text(*FEATURES).replace("scatter_features", "scatter_features\n    epilogue: silu"))
-    assert isinstance(chain, Chain)
-    assert chain.links[1].epilogue == "silu"
-    assert load("chain.yaml", print_schedule(chain)) == chain
+SIZES = {"sharded": (1, 2, 3, 4, 5, 6, 7, 8, 11), "whole": (1, 2, 3, 4, 5, 8)}
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("activation", "ranks"),
     [
-        (text(*FEATURES) + "    epilogue: gelo\n", "RS113"),
-        (text(*FEATURES) + "    with: {N: 4}\n", "unknown key `with`"),
-        (text(*FEATURES) + "chunks: [N]\n", "the keys of a chain are"),
-        (text("all_gather", FEATURES[1]), "RS217"),
-        (text("tp_mlp", FEATURES[1]), "`tp_mlp` is a chain"),
-        (text("all_gather_matmull", FEATURES[1]), "did you mean `all_gather_matmul`"),
-        (text(), "`chain` is empty"),
+        *(("sharded", ranks) for ranks in (1, 2, 3, 4, 5, 6, 7, 8, 11)),
+        *(("whole", ranks) for ranks in (1, 2, 3, 4, 5, 8)),
     ],
 )
-def test_what_a_file_may_not_say(content: str, message: str) -> None:
-    assert message in refused(content)
-
-
-def test_a_chain_cannot_be_used(tmp_path: Path) -> None:
-    file = tmp_path / "outer.yaml"
-    file.write_text(
-        "schedule: outer\ncollective: all_gather\ntopology: {ring: N}\nparams: {N: 4}\nchunks: [N]\n"
-        "steps:\n  - use: tp_mlp\n"
-    )
-    with pytest.raises(DiagnosticError) as caught:
-        load(file)
-    assert caught.value.diagnostics[0].code == "RS216"
-
-
-# -- do links fit? ----------------------------------------------------------------------------------------------------
-
-
-def test_a_link_that_takes_something_else() -> None:
-    message = refused(text("all_gather_matmul_features", "matmul_reduce_scatter"))
-    assert "error[RS216]: `all_gather_matmul_features` does not fit behind `matmul_reduce_scatter`" in message
-    assert "takes shards of features" in message and "gives shards of rows" in message
-    assert "in the next layer" in message and "--> chain.yaml:5:10" in message
-
-
-@pytest.mark.parametrize(
-    ("links", "message"),
-    [
-        (("all_gather_matmul", "all_gather_matmul"), "takes shards of rows"),
-        (("all_gather_matmul_features", "matmul_all_reduce"), "gives the whole sum"),
-        ((FEATURES[0], f"{FEATURES[1]}_bidirectional"), "gives chunks [4]"),
-        ((FEATURES[1], FEATURES[0]), "RS607"),
-        ((FEATURES[0],), "gives features of each rank's own"),
-    ],
-)
-def test_links_that_do_not_fit(links: tuple[str, ...], message: str) -> None:
-    assert message in refused(text(*links))
-
-
-def test_other_ranks() -> None:
-    message = refused(text(*FEATURES, topology="{ring: M}", params="{N: 4, M: 8}"))
-    assert "RS216" in message and "it is for a ring of 4; this chain is for a ring of 8" in message
-
-
-# -- the Program ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 7, 8, 11])
 @pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
-def test_no_hazard(links: tuple[str, ...], ranks: int) -> None:
+def test_no_hazard(links: tuple[str, ...], activation: str, ranks: int) -> None:
     """One rank that stands for all, and each with a trace of its own: two calls in a row, one to four layers."""
-    link_programs = [link.lowered for link in proven(links, ranks).links]
+    chain = proven(links, ranks, activation)
     for layers in (*PROVEN_LAYERS, 4):
-        whole = chain_program("chain", link_programs, layers)
+        whole = chain.program(layers)
         assert check_hazards(expand(whole).execution, calls=2).ok
         if ranks <= 5:
             full = expand(whole, symmetric=False).execution
             assert not full.symmetric and check_hazards(full, calls=2).ok
 
 
-def test_the_text_is_that_of_any_number_of_layers() -> None:
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_text_is_that_of_any_number_of_layers(activation: str) -> None:
     """Only the loop's bound, and that of the guards, is a number in one and a name in the other."""
-    lowered = [link.lowered for link in proven(PAIRS["both ways"], 4).links]
-    named, three = print_program(chain_program("c", lowered)), print_program(chain_program("c", lowered, 3))
-    renamed = named.replace(f"{LAYERS.name} - 1", "2").replace(f"< {LAYERS.name}", "< 3")
+    chain = proven(PAIRS["both ways"], 4, activation)
+    named, three = print_program(chain.program()), print_program(chain.program(3))
+    renamed = named.replace(f"{LAYERS.name} - 1", "2")
+    renamed = renamed.replace(f"< {LAYERS.name}", "< 3").replace(f">= {LAYERS.name}", ">= 3")
     assert [line for line in renamed.splitlines() if "input" not in line] == [
         line for line in three.splitlines() if "input" not in line
     ]
@@ -177,6 +78,29 @@ def test_layers_share_memory_and_weights_are_fetched_ahead() -> None:
         "w1[layer + 1] → weights_1",
         "w2[layer + 1] → weights_2",
     ]
+
+
+def test_a_whole_activation_is_cut_at_the_start_and_gathered_at_the_end() -> None:
+    shown = print_program(program(PAIRS["both ways"], 4, 3, "whole"))
+    before, after = shown.split("for layer in 0 .. 2\n")
+    assert "copy     x[r] → shard" in before and "send" not in before
+    behind = [line.strip() for line in after.splitlines() if line.startswith("  ") and not line.startswith("    ")]
+    sends = [line.split()[1:4] for line in behind if line.startswith("send")]
+    assert sends == [
+        ["last", "→", "o[r]"],
+        ["last", "→", "o[r]"],
+        ["o[(r", "-", "1)"],
+        ["o[(r", "+", "1)"],
+    ]
+    assert not any("multiply" in line or "add" in line for line in behind)
+
+
+def test_the_result_is_rounded_once() -> None:
+    """What the last layer adds up is stored in the result itself, in its dtype."""
+    for activation, result in (("sharded", "o"), ("whole", "last")):
+        shown = print_program(program(PAIRS["both ways"], 4, 3, activation)).split("for layer")[1]
+        stored = [line.split()[1] for line in shown.splitlines() if line.strip().startswith(("add", "round"))][-2:]
+        assert stored == ["shard", result]
 
 
 # -- mutants ----------------------------------------------------------------------------------------------------------
@@ -196,9 +120,10 @@ def without_one(body: tuple[Instruction, ...]) -> Iterator[tuple[Instruction, tu
                 pass
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
-def test_mutants_are_refused(links: tuple[str, ...]) -> None:
-    whole = program(links, 3, 3)
+def test_mutants_are_refused(links: tuple[str, ...], activation: str) -> None:
+    whole = program(links, 3, 3, activation)
     mutants = list(without_one(whole.body))
     assert len(mutants) > 20
     for removed, body in mutants:
@@ -209,26 +134,26 @@ def test_mutants_are_refused(links: tuple[str, ...]) -> None:
 def products(body: tuple[Instruction, ...]) -> Iterator[tuple[Instruction, tuple[Instruction, ...]]]:
     """Each product, sum or copy by the core removed, at any depth; no check of hazards can miss it."""
     for number, i in enumerate(body):
-        if isinstance(i, Loop):
+        if isinstance(i, Loop | When):
             for removed, inner in products(i.body):
                 yield removed, (*body[:number], replace(i, body=inner), *body[number + 1 :])
         elif isinstance(i, Multiply | Add | Round):
             yield i, (*body[:number], *body[number + 1 :])
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("links", PAIRS.values(), ids=PAIRS)
-def test_what_computes_something_else_is_refused(links: tuple[str, ...]) -> None:
-    chain = proven(links, 3)
-    whole = program(links, 3, 2)
+def test_what_computes_something_else_is_refused(links: tuple[str, ...], activation: str) -> None:
+    chain = proven(links, 3, activation)
+    whole = program(links, 3, 2, activation)
 
     def wrong(body: tuple[Instruction, ...]) -> tuple[int, ...]:
         return wrong_ranks(
             whole,
             expand(replace(whole, body=body), symmetric=False).execution,
             chain.links[0].flat.promise,
-            chain.layers.shard,
-            chain.layers.moments,
-            [activation(number, len(links)) for number in range(len(links))],
+            chain.layers,
+            finishing(len(links), whole=activation == "whole"),
         )
 
     assert wrong(whole.body) == ()
@@ -257,6 +182,34 @@ def test_a_weight_fetched_too_early() -> None:
     assert check_hazards(expand(replace(whole, body=body)).execution, calls=2).races
 
 
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_a_shard_of_another_rank_is_noticed(ranks: int) -> None:
+    """What is taken at the start, what is gathered at the end, and where it is put."""
+    chain = proven(PAIRS["both ways"], ranks, "whole")
+    whole = chain.program(2)
+    loop = next(number for number, i in enumerate(whole.body) if isinstance(i, Loop))
+    other_rank = simplify(binary("%", binary("+", Var(name="r"), 1), ranks))
+
+    def moved(region: Region) -> Region:
+        return replace(region, index=(other_rank, *region.index[1:]))
+
+    mutants = []
+    for number, i in enumerate(whole.body):
+        match i:
+            case Copy() if i.source.buffer == "x":
+                mutants.append((number, replace(i, source=moved(i.source))))
+            case Copy() if i.target.buffer == "o":
+                mutants.append((number, replace(i, target=moved(i.target))))
+            case Send() if number > loop and i.source.buffer == "last":
+                mutants.append((number, replace(i, target=moved(i.target))))
+    assert len(mutants) == 4
+    for number, i in mutants:
+        mutant = replace(whole, body=(*whole.body[:number], i, *whole.body[number + 1 :]))
+        full = expand(mutant, symmetric=False).execution
+        promise, finishes = chain.links[0].flat.promise, finishing(2, whole=True)
+        assert not check_hazards(full, calls=2).ok or wrong_ranks(mutant, full, promise, chain.layers, finishes), i
+
+
 def test_compiled() -> None:
     source = compile_schedule(open_schedule("tp_mlp")).source
     assert "@pl.loop(0, layers)" in source
@@ -268,14 +221,17 @@ def test_compiled() -> None:
     [(Wait, "layers is wrong"), (Multiply, "layers computes something else")],
     ids=["race", "values"],
 )
-def test_the_pipeline_refuses_a_wrong_program(kind: type, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tp_mlp", "tp_mlp_whole"])
+def test_the_pipeline_refuses_a_wrong_program(
+    name: str, kind: type, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the wait on the barrier, and without one product."""
 
-    def damaged(*arguments: object) -> Program:
-        whole = chain_program(*arguments)
+    def damaged(*arguments: object, **options: object) -> Program:
+        whole = chain_program(*arguments, **options)
         bodies = without_one(whole.body) if kind is Wait else products(whole.body)
         return replace(whole, body=next(body for left_out, body in bodies if isinstance(left_out, kind)))
 
     monkeypatch.setattr("ringsched.pipeline.chain_program", damaged)
     with pytest.raises(InternalError, match=message):
-        prove(open_schedule("tp_mlp", {"N": 4}))
+        prove(open_schedule(name, {"N": 4}))
