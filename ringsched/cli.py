@@ -81,24 +81,31 @@ _SET = _set("Set a parameter; may be repeated.")
 _SHAPE = click.option(
     "--shape", multiple=True, metavar="x=256x1024:bf16", help="The operand on one rank, and its dtype; w is the weight."
 )
+_OVERLAP = click.option(
+    "--overlap",
+    type=click.Choice(["full", "none"]),
+    help="none: products and transfers one after the other, for comparison.  [default: as the schedule says]",
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document a file.")
 
 
 @cli.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_set("Set a parameter, to one value or to each of a range (N=2..8); may be repeated.")
+@_OVERLAP
 @click.option("--audit", is_flag=True, help="Also read the generated kernel back and check it, at 8 ranks or fewer.")
 @_JSON
-def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_json: bool) -> int:
+def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | None, audit: bool, as_json: bool) -> int:
     """Check schedules: data flow, values, races, deadlock, leftovers. Writes nothing."""
     from ringsched.commands.verify import verify
 
-    return verify(files, settings, audit, as_json)
+    return verify(files, settings, audit, as_json, overlap)
 
 
 @cli.command(name="compile")
 @click.argument("file", metavar="FILE")
 @_SET
+@_OVERLAP
 @click.option("-o", "--output", metavar="OUT", help="The file to write; - is stdout. Default: the schedule's name.py.")
 @click.option(
     "--emit",
@@ -108,6 +115,11 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_js
 @click.option("--explain", is_flag=True, help="Print the compiler's decisions and their reasons (on stderr).")
 @click.option("--debug", is_flag=True, help="A kernel that prints rank, step and chunk of each transfer as it runs.")
 @click.option("--target", metavar="v5p:2x2x1", help="Also compile the kernel with the TPU compiler, and report.")
+@click.option(
+    "--compare",
+    metavar="FILE",
+    help="With --target: the same figures of another schedule, kernel module or --json report beside them.",
+)
 @_SHAPE
 @click.option(
     "--cores", type=click.Choice(["1", "2"]), help="Of a device of --target, for what multiplies.  [default: as it has]"
@@ -126,6 +138,7 @@ def compile_command(**arguments: Any) -> int:
 @cli.command()
 @click.argument("file", metavar="FILE")
 @_SET
+@_OVERLAP
 @_SHAPE
 @click.option("--dtype", metavar="bf16", help="The operand's dtype, where --shape does not say it.  [default: f32]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the operand's random values.")

@@ -434,12 +434,23 @@ _code(
 _code(
     "RS217",
     "a multiply that does not go with the collective",
-    "`multiply: on arrival` is for a schedule that gathers, `multiply: before sending` for one that sums; a `compute:` "
+    "`multiply: on arrival` is for a schedule that gathers, or with `collective: none` keeps what it has, `multiply: "
+    "before sending` for one that sums; a `compute:` "
     "belongs to the file that is compiled, not to one that it uses.",
     "A shard can be multiplied once it has landed, and a sum's term before it leaves. Elsewhere nothing would be "
     "hidden behind anything.",
     "collective: reduce_scatter\ncompute: {multiply: on arrival}",
     "collective: reduce_scatter\ncompute: {multiply: before sending}",
+)
+
+_code(
+    "RS218",
+    "nothing to overlap",
+    "`overlap` is given for a schedule that multiplies nothing, or for a chain.",
+    "It says whether the products of a schedule with `compute:` stand in between its transfers. The links of a chain "
+    "are joined for their overlap.",
+    "ringsched compile all_gather --overlap none",
+    "ringsched compile all_gather_matmul --overlap none",
 )
 
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
@@ -894,6 +905,17 @@ _code(
     "An audit reads the traced kernel. The message is that of jax where tracing fails.",
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[30,128]' --in-specs i --out-specs i",
     "ringsched audit kernels:all_gather --mesh i=4 --args 'f32[32,128]' --in-specs i --out-specs i",
+)
+
+_code(
+    "RS613",
+    "nothing to compare with",
+    "The file named by `--compare` is no schedule, no kernel module that ringsched wrote and no report of `--json`, or "
+    "its kernel does not take the operands.",
+    "Both kernels are compiled with the operands of the first, or else the figures would not be those of one task. "
+    "A saved report has operands of its own, which the table shows.",
+    "ringsched compile matmul_reduce_scatter --target v5p:2x2x1 --compare reduce_scatter",
+    "ringsched compile matmul_reduce_scatter --target v5p:2x2x1 --compare matmul",
 )
 
 _code(

@@ -116,10 +116,12 @@ def as_module(source: str, name: str, key: tuple[tuple[str, int], ...] = ()) -> 
     return module
 
 
-def compile_collective(schedule: str | Path, fixed: dict[str, int], debug: bool) -> Collective:
+def compile_collective(
+    schedule: str | Path, fixed: dict[str, int], debug: bool, overlap: str | None = None
+) -> Collective:
     """See `ringsched.compile`."""
     try:
-        opened = open_schedule(schedule, fixed)
+        opened = open_schedule(schedule, fixed, overlap)
         collective = Collective(opened, dict(fixed), debug)
         collective.source()  # a wrong schedule is told here, not at the first call
     except DiagnosticError as error:

@@ -12,6 +12,7 @@ two such groups: chunk (i, j) goes from i to j. Contributions are bit masks over
 | all_to_all | chunk (i, j) at i | chunk (i, j) at j |
 | permute | chunk i at i | chunk i at permutation(i) |
 | broadcast, reduce, gather, scatter | as MPI defines them | with a root |
+| none | every rank has chunks of its own | the same |
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ OWNED: dict[CollectiveKind, int] = {  # how many groups of leading dimensions na
     "reduce": 0,
     "gather": 1,
     "scatter": 1,
+    "none": 0,
 }
 REDUCING: frozenset[CollectiveKind] = frozenset({"reduce_scatter", "all_reduce", "reduce"})
 
@@ -74,7 +76,7 @@ class Promise:
         match self.kind:
             case "all_gather" | "all_to_all" | "permute" | "gather":
                 return 1 << rank if self.owner(chunk) == rank else 0
-            case "reduce_scatter" | "all_reduce" | "reduce":
+            case "reduce_scatter" | "all_reduce" | "reduce" | "none":
                 return 1 << rank
             case "broadcast" | "scatter":
                 return 1 << rank if rank == self.root else 0
@@ -104,6 +106,8 @@ class Promise:
                 return 1 << self.owner(chunk) if rank == self.root else 0
             case "scatter":
                 return 1 << self.root if self.owner(chunk) == rank else 0
+            case "none":
+                return 1 << rank
             case _:
                 assert_never(self.kind)
 
@@ -113,14 +117,14 @@ class Promise:
         match self.kind:
             case "all_gather" | "all_to_all" | "permute" | "gather":
                 return slice(self.group, None)
-            case "reduce_scatter" | "all_reduce" | "reduce" | "broadcast" | "scatter":
+            case "reduce_scatter" | "all_reduce" | "reduce" | "broadcast" | "scatter" | "none":
                 return slice(0, None)
             case _:
                 assert_never(self.kind)
 
     def _output_dims(self) -> tuple[int, ...]:
         match self.kind:
-            case "all_gather" | "all_reduce" | "reduce" | "broadcast" | "gather":
+            case "all_gather" | "all_reduce" | "reduce" | "broadcast" | "gather" | "none":
                 return tuple(range(len(self.dims)))
             case "reduce_scatter" | "permute" | "scatter":
                 return tuple(range(self.group, len(self.dims)))

@@ -105,6 +105,8 @@ def operands_for(
     ranks = promise.topology.ranks
     dtype = next((operand.dtype for operand in given), dtype)
     gathers, by_rows = compute.moment == "on arrival", compute.shard == "rows"
+    if promise.kind == "none":
+        ranks = 1  # each has all that it multiplies
     rows, depth, cols = (256, 1024 // ranks if gathers else 1024, 1024)
     if smallest:  # a tile of each part of what is split
         parts = math.prod(promise.dims[promise.group or len(promise.topology.sides) :])

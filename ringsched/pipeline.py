@@ -25,8 +25,8 @@ from ringsched.lower.lower import Lowered, lower
 from ringsched.lower.transpose import transpose
 from ringsched.program.expand import Expansion, expand
 from ringsched.schedule.flat import FlatSchedule, flatten
-from ringsched.schedule.loader import load, set_parameters, shipped_directory, shipped_names
-from ringsched.schedule.schedule import Chain, Layers, Link, Lowering, Multiply, Schedule
+from ringsched.schedule.loader import load, set_overlap, set_parameters, shipped_directory, shipped_names
+from ringsched.schedule.schedule import Chain, CollectiveKind, Layers, Link, Lowering, Multiply, Schedule
 from ringsched.topology import Topology, topology_of
 from ringsched.verify.chain_values import wrong_ranks
 from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failing
@@ -100,12 +100,17 @@ class CompiledChain:
 AnyCompiled = Compiled | CompiledChain
 
 
-def open_schedule(path: str | Path, values: dict[str, int] | None = None) -> Schedule | Chain:
-    """Load a file, or a shipped schedule by its name, and set parameters. Raises RS1xx, RS2xx."""
+def open_schedule(
+    path: str | Path, values: dict[str, int] | None = None, overlap: str | None = None
+) -> Schedule | Chain:
+    """Load a file, or a shipped schedule by its name, and set parameters. Raises RS1xx, RS2xx.
+
+    overlap: takes the place of that in the file.
+    """
     name = str(path)
     if name in shipped_names() and not Path(name).exists():
         path = shipped_directory() / f"{name}.yaml"
-    return set_parameters(load(path), values or {})
+    return set_overlap(set_parameters(load(path), values or {}), overlap)
 
 
 @overload
@@ -248,14 +253,18 @@ def prove_transpose(proven: Proven) -> Proven | None:
     try:
         if findings_of(flat):
             return None
-        backward = replace(flat.schedule, lowering=Lowering(), compute=compute and opposite(compute))
+        backward = replace(
+            flat.schedule, lowering=Lowering(), compute=compute and _opposite(compute, flat.promise.kind)
+        )
         return _prove_flat(proven.schedule, replace(flat, schedule=backward))
     except DiagnosticError:
         return None
 
 
-def opposite(compute: Multiply) -> Multiply:
-    """What is multiplied on the way back: what was gathered is summed, and the reverse."""
+def _opposite(compute: Multiply, kind: CollectiveKind) -> Multiply:
+    """What is multiplied on the way back: what was gathered is summed, and the reverse; what stays, stays."""
+    if kind == "none":
+        return compute
     return replace(compute, moment="before sending" if compute.moment == "on arrival" else "on arrival")
 
 
@@ -282,7 +291,7 @@ def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Comp
         _kernel(proven),
         _kernel(backward) if backward else None,
         name=schedule.name,
-        heading=_heading(proven, proven.flat.promise.kind.replace("_", "-").capitalize()),
+        heading=_heading(proven, _title(proven.flat.promise.kind)),
         facts=_facts(proven, backward),
         debug=debug,
     )
@@ -293,6 +302,10 @@ def _kernel(proven: Proven) -> Kernel:
     memory = proven.flat.schedule.lowering.memory
     program, promise = proven.lowered.program, proven.flat.promise
     return Kernel(program=program, promise=promise, memory=memory, compute=proven.flat.schedule.compute)
+
+
+def _title(kind: CollectiveKind) -> str:
+    return "Products without communication" if kind == "none" else kind.replace("_", "-").capitalize()
 
 
 def _heading(proven: Proven | ProvenChain, what: str) -> str:
@@ -312,9 +325,12 @@ def _facts(proven: Proven | ProvenChain, backward: Proven | None) -> list[tuple[
     calls = f"{CALLS} calls in a row"
     if isinstance(proven, ProvenChain):
         calls = f"{CALLS} calls in a row, of 1, 2 and 3 layers, and so of any number"
+    compute = None if isinstance(proven, ProvenChain) else proven.flat.schedule.compute
+    sequential = compute is not None and compute.overlap == "none"
     return [
         ("schedule", f"{path.name}, sha256 {digest}…"),
         ("params", parameters),
+        *([("overlap", "none: products and transfers one after the other")] if sequential else []),
         ("proven", f"for these sizes: data flow, values, no race, no deadlock, no leftover; {calls}"),
         ("gradient", gradient),
     ]

@@ -79,6 +79,8 @@ def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expec
     along = 0 if shard == "rows" else 1
 
     def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        if kind == "none":
+            return x @ w
         if moment == "on arrival":
             return lax.all_gather(x, axes, axis=along, tiled=True) @ w
         if kind == "all_reduce":

@@ -17,6 +17,7 @@ from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
 from ringsched.codegen.lines import listed, paragraph
+from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
 from ringsched.program.printer import peer_text
@@ -104,12 +105,13 @@ def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str
 
 def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:
     """A schedule that multiplies: its functions and kernels."""
-    product = Product.of(name, forward.promise, forward.compute)
+    made = LocalProduct if forward.promise.kind == "none" else Product
+    product = made.of(name, forward.promise, forward.compute)
     lines = ["", "", *product.public(), "", "", *product.sharded()]
     lines += ["", "", *_product_kernel(product, forward, ("_forward", "_kernel", "_SPEC"), debug)]
     if backward is None:
         return [*lines, "", "", *product.lax_backward()]
-    other = Product.of(name, backward.promise, backward.compute)
+    other = made.of(name, backward.promise, backward.compute)
     lines += ["", "", *product.backward()]
     names = ("_transpose", "_transpose_kernel", "_TRANSPOSE_SPEC")
     return [*lines, "", "", *_product_kernel(other, backward, names, debug)]
@@ -131,7 +133,7 @@ def fixed_part(name: str) -> str:
 
 
 def _doc(kernel: Kernel) -> str:
-    kind = kernel.promise.kind.replace("_", "-")
+    kind = "product" if kernel.promise.kind == "none" else kernel.promise.kind.replace("_", "-")
     return f"The {kind}, as each rank runs it."
 
 

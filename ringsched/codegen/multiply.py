@@ -46,6 +46,11 @@ class Product:
         return self.compute.moment == "on arrival"
 
     @property
+    def keeps(self) -> bool:
+        """Whether what was gathered can be kept for the gradient."""
+        return self.gathers
+
+    @property
     def by_rows(self) -> bool:
         return self.compute.shard == "rows"
 
@@ -70,7 +75,7 @@ class Product:
         """The function for use inside shard_map."""
         options = ["x", "w", "*", "axis_name", "epilogue=None", "scale=None", "bias=None", "residual=None"]
         options += ["transposed=False", "out_dtype=None"]
-        options += ["keep_gathered=False"] if self.gathers else ["partial_dtype=None"]
+        options += ["keep_gathered=False"] if self.keeps else [] if self.gathers else ["partial_dtype=None"]
         options += ["memory=None", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
         lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
@@ -90,9 +95,9 @@ class Product:
             "    transposed: w is [cols, depth].",
             "    out_dtype: of the result; None: that of x, float32 for scaled integers.",
         ]
-        if self.gathers:
+        if self.keeps:
             lines.append("    keep_gathered: for the gradient of w; else x is gathered once more.")
-        else:
+        elif not self.gathers:
             lines.append("    partial_dtype: in which sums travel; None: that of the result.")
         lines += [
             '    memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;',
@@ -114,12 +119,12 @@ class Product:
         if not self.gathers:
             lines.append('        "partial": partial_dtype and jnp.dtype(partial_dtype),')
         lines += [
-            f'        "keep": {"keep_gathered" if self.gathers else "False"},',
+            f'        "keep": {"keep_gathered" if self.keeps else "False"},',
             '        "memory": memory,',
             '        "tile": tile,',
             "    }",
             *call("    shape = _check_product(", ["call", "x", "weights", "options", *self._shape()], 0),
-            f"    _spread(call, {'N * ' if self.gathers and self.by_rows else ''}x.shape[0])",
+            f"    _spread(call, {'N * ' if self.keeps and self.by_rows else ''}x.shape[0])",
             "    extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)",
             "    return _differentiable(call, _forward, _backward, x, weights, extras, options)",
         ]
@@ -135,11 +140,15 @@ class Product:
         return [*found, *([] if self.gathers else ["gates=False"])]
 
     def _says(self) -> str:
+        when = "all parts are computed before any is sent"
         if self.gathers:
-            return "The gathered x times w; each shard is multiplied as it arrives."
+            when = "each shard is multiplied as it arrives"
+            when = when if self.compute.overlap == "full" else "all shards are multiplied when all are there"
+            return f"The gathered x times w; {when}."
+        when = when if self.compute.overlap == "none" else "each part is computed just before it is sent"
         if self.promise.kind == "all_reduce":
-            return "The sum of x @ w over all ranks; each part is computed just before it is sent."
-        return "The r-th shard of the sum of x @ w; each part is computed just before it is sent."
+            return f"The sum of x @ w over all ranks; {when}."
+        return f"The r-th shard of the sum of x @ w; {when}."
 
     def _shapes(self) -> str:
         along = "rows" if self.by_rows else "features"
@@ -151,12 +160,16 @@ class Product:
         """Into how many shards the result of a sum is cut."""
         return "1" if self.promise.kind == "all_reduce" else "N"
 
-    def sharded(self) -> list[str]:
-        """The function that does the shard_map itself."""
+    def _specs(self) -> tuple[str, str, str]:
+        """How x, w and the result are split over the mesh axes `a`."""
         x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
         w = "P(None, a)" if self.gathers else "P(a, None)"
         out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
-        out = "P(None, None)" if self.promise.kind == "all_reduce" else out
+        return x, w, "P(None, None)" if self.promise.kind == "all_reduce" else out
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        x, w, out = self._specs()
         lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
         lines += [
             f'    """{self.name} on the devices of `mesh`.',
@@ -187,9 +200,7 @@ class Product:
                 '    """The gradients of x, the weights, and what the epilogue takes."""',
                 start,
                 "    turned = _turned(options, out_dtype=x.dtype, partial=x.dtype)",
-                "    cts = [each.astype(x.dtype) for each in cts]",
-                "    pairs = list(zip(cts, weights, strict=True))",
-                "    dx = sum(_transpose(call, each, (w,), {}, turned) for each, w in pairs)",
+                *self._back(),
                 "    if whole is None:",
                 f"        whole = lax.all_gather(x, call.axes, axis={along}, tiled=True)",
                 "    dw = tuple(_weight_gradient(whole, each, w, options) for each, w in pairs)",
@@ -202,6 +213,14 @@ class Product:
             "    turned = _turned(options, out_dtype=x.dtype, keep=True)",
             "    dx, whole = _transpose(call, ct.astype(x.dtype), weights, {}, turned)",
             "    return dx, (_weight_gradient(x, whole, weights[0], options),), extras_ct",
+        ]
+
+    def _back(self) -> list[str]:
+        """The gradient of x, by the products of the cotangents of all weights."""
+        return [
+            "    cts = [each.astype(x.dtype) for each in cts]",
+            "    pairs = list(zip(cts, weights, strict=True))",
+            "    dx = sum(_transpose(call, each, (w,), {}, turned) for each, w in pairs)",
         ]
 
     def lax_backward(self) -> list[str]:
@@ -247,7 +266,7 @@ class Product:
             f"spec, operands = {spec}, (x, weights, extras)",
             f"y = _launch_product(call, {kernel}, *operands, spec, units, options)",
         ]
-        if self.gathers:
+        if self.keeps:
             body += [
                 'if options["keep"]:',
                 "    y, gathered = y",

@@ -22,6 +22,7 @@ class Request:
 
     file: str
     settings: tuple[str, ...]
+    overlap: str | None
     shape: tuple[str, ...]
     dtype: str | None
     seed: int
@@ -34,7 +35,7 @@ def run_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     dtype = parse_dtype(request.dtype) if request.dtype else None
     given = parse_operands(request.shape, dtype)
-    outcome, compiled = check_and_compile(request.file, settings)
+    outcome, compiled = check_and_compile(request.file, settings, overlap=request.overlap)
     if not request.as_json:
         show(outcome.diagnostics)
         click.echo(outcome.sentence())

@@ -37,6 +37,7 @@ class Outcome:
     settings: Settings
     seconds: float
     diagnostics: tuple[Diagnostic, ...]
+    overlap: str | None = None  # as asked for
     audit: Audit | None = None
 
     def to_json(self) -> dict[str, object]:
@@ -44,6 +45,7 @@ class Outcome:
         return {
             "schedule": self.file,
             "params": parameters_json(self.parameters, {} if self.diagnostics else self.settings),
+            **({} if self.overlap is None else {"overlap": self.overlap}),
             "verdict": verdict_of(self.diagnostics),
             "proof": "these sizes",
             "seconds": round(self.seconds, 3),
@@ -60,16 +62,19 @@ class Outcome:
             errors = f"{count} {'error' if count == 1 else 'errors'}"
             if exit_status(self.diagnostics) == EXIT_USAGE:
                 return f"{self.file}: not checked ({errors})"
-            sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
-            return f"{self.file}: {verdict_of(self.diagnostics)}{sizes} ({errors}) {seconds}"
+            return f"{self.file}: {verdict_of(self.diagnostics)}{self.sizes()} ({errors}) {seconds}"
         if has_range(self.settings):
-            sizes = parameters_text(self.parameters, self.settings)
-            return f"{self.file}: right, checked for {sizes} ({checked}) {seconds}"
-        sizes = f" for {parameters_text(self.parameters)}" if self.parameters else ""
-        return f"{self.file}: right{sizes} (checked at these sizes; {checked}) {seconds}"
+            return f"{self.file}: right, checked{self.sizes()} ({checked}) {seconds}"
+        return f"{self.file}: right{self.sizes()} (checked at these sizes; {checked}) {seconds}"
+
+    def sizes(self) -> str:
+        """` for N = 4, overlap none`, as far as there is something to say."""
+        found = [parameters_text(self.parameters, {} if self.diagnostics else self.settings)] if self.parameters else []
+        found += [] if self.overlap is None else [f"overlap {self.overlap}"]
+        return f" for {', '.join(found)}" if found else ""
 
 
-def check(file: str, settings: Settings, process: Auditor | None = None) -> Outcome:
+def check(file: str, settings: Settings, process: Auditor | None = None, overlap: str | None = None) -> Outcome:
     """Loads a file once and checks it at all parameters, up to the first at which it is not right.
 
     process: that audits the kernels, too.
@@ -79,7 +84,7 @@ def check(file: str, settings: Settings, process: Auditor | None = None) -> Outc
     found: tuple[Diagnostic, ...] = ()
     compiled: list[AnyCompiled] = []
     try:
-        schedule = open_schedule(file)
+        schedule = open_schedule(file, overlap=overlap)
         for values in each(settings):
             parameters = _parameters(schedule, values)
             if process is None:
@@ -89,22 +94,24 @@ def check(file: str, settings: Settings, process: Auditor | None = None) -> Outc
     except DiagnosticError as error:
         found = error.diagnostics
     if process is None or found:
-        return _outcome(file, parameters, settings, start, found)
+        return _outcome(file, parameters, settings, overlap, start, found)
     audit = audit_small(process, compiled)
-    return replace(_outcome(file, parameters, settings, start, ()), audit=audit)
+    return replace(_outcome(file, parameters, settings, overlap, start, ()), audit=audit)
 
 
-def check_and_compile(file: str, settings: Settings, *, debug: bool = False) -> tuple[Outcome, AnyCompiled | None]:
+def check_and_compile(
+    file: str, settings: Settings, *, overlap: str | None = None, debug: bool = False
+) -> tuple[Outcome, AnyCompiled | None]:
     """Checks a file at one value of each parameter, and compiles it where it is right."""
     start = time.perf_counter()
     parameters: dict[str, int] = {}
     try:
-        schedule = open_schedule(file)
+        schedule = open_schedule(file, overlap=overlap)
         parameters = _parameters(schedule, single(settings))
         compiled = compile_schedule(set_parameters(schedule, single(settings)), debug=debug)
     except DiagnosticError as error:
-        return _outcome(file, parameters, settings, start, error.diagnostics), None
-    return _outcome(file, parameters, settings, start, ()), compiled
+        return _outcome(file, parameters, settings, overlap, start, error.diagnostics), None
+    return _outcome(file, parameters, settings, overlap, start, ()), compiled
 
 
 def _is_open(outcome: Outcome) -> bool:
@@ -117,19 +124,32 @@ def _parameters(schedule: Schedule | Chain, values: dict[str, int]) -> dict[str,
 
 
 def _outcome(
-    file: str, parameters: dict[str, int], settings: Settings, start: float, diagnostics: tuple[Diagnostic, ...]
+    file: str,
+    parameters: dict[str, int],
+    settings: Settings,
+    overlap: str | None,
+    start: float,
+    diagnostics: tuple[Diagnostic, ...],
 ) -> Outcome:
-    seconds = time.perf_counter() - start
-    return Outcome(file=file, parameters=parameters, settings=settings, seconds=seconds, diagnostics=diagnostics)
+    return Outcome(
+        file=file,
+        parameters=parameters,
+        settings=settings,
+        seconds=time.perf_counter() - start,
+        diagnostics=diagnostics,
+        overlap=overlap,
+    )
 
 
-def verify(files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_json: bool) -> int:
+def verify(
+    files: tuple[str, ...], settings: tuple[str, ...], audit: bool, as_json: bool, overlap: str | None = None
+) -> int:
     """Returns the exit code."""
     values = parse_settings(settings, ranges=True)
     statuses = []
     for file in files:
         with auditor(audit) as process:
-            outcome = check(file, values, process)
+            outcome = check(file, values, process, overlap)
         statuses.append(exit_status(outcome.diagnostics) or (EXIT_UNDECIDED if _is_open(outcome) else EXIT_RIGHT))
         if as_json:
             print_json(outcome.to_json())

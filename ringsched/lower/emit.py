@@ -15,7 +15,7 @@ from ringsched.expr import Expr, Int, Var
 from ringsched.lower.holes import StepCode
 from ringsched.lower.lanes import Lanes, Use
 from ringsched.lower.local import absolute, blanks, copies, guarded
-from ringsched.lower.naming import OUTPUT, Naming
+from ringsched.lower.naming import INPUT, OUTPUT, Naming
 from ringsched.lower.places import END, Arrived, Operand, Place, Places, Result, Sent, Slot
 from ringsched.lower.plan import DONE, LanePlan, Plan
 from ringsched.lower.where import where
@@ -49,7 +49,7 @@ class Emitter:
     last_reads: dict[tuple[int, int], list[tuple[LanePlan, Use]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.naming = Naming(self.lanes, self.plan, self.result())
+        self.naming = Naming(self.lanes, self.plan, self.result(), self.operand())
         for owner in self.plan.lanes:  # which send is the last to read a slot that has to be given back
             if owner.credits and owner.grid is not None:
                 for number in range(owner.credited - owner.keep):
@@ -254,11 +254,15 @@ class Emitter:
             self._close()
         self.end_copies()
 
-    # ---- what a schedule that multiplies does in another way (see interleave.py) ---------------------------------
+    # ---- what a schedule that multiplies does in another way (see interleave.py, sequential.py) ------------------
 
     def result(self) -> str:
         """The buffer that chunks end in."""
         return OUTPUT
+
+    def operand(self) -> str:
+        """The buffer that they begin in."""
+        return INPUT
 
     def before(self, arrivals: Sequence[Use], uses: Sequence[Use]) -> None:
         """Before these arrivals are waited for, and these uses are sent."""

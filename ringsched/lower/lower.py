@@ -3,7 +3,7 @@
 lanes      each transfer statement seen from both ends
 places     where each chunk lies on each rank, when each arrival is needed
 plan       slots, semaphores, credits
-emit       the code of each step
+emit       the code of each step; of a schedule that multiplies: interleave, sequential
 roll       equal steps as loops
 barrier    in front: each rank tells exactly the ranks that write to it that it is there
 """
@@ -17,10 +17,11 @@ from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.interleave import MultiplyingEmitter
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
-from ringsched.lower.multiply import Multiplier
+from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
 from ringsched.lower.plan import DONE, Decision, Plan, make_plan
+from ringsched.lower.sequential import Terms, TermsEmitter, decision, products_apart
 from ringsched.lower.where import where
 from ringsched.program.program import (
     BARRIER,
@@ -56,14 +57,28 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     plan = make_plan(lanes, places, wishes)
     unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
     compute = flat.schedule.compute
-    multiplier = None if compute is None else Multiplier(lanes, compute)
-    if multiplier is None:
+    multiplier: Multiplier | Terms | None = None
+    sequential = compute is not None and compute.overlap == "none"
+    if compute is not None:
+        check_sums(places, compute)
+    if compute is None:
         steps = Emitter(lanes, places, plan, unroll).run()
+    elif sequential and compute.moment == "before sending":
+        multiplier = Terms(lanes, compute, unroll)
+        steps = TermsEmitter(lanes, places, plan, unroll).run()
     else:
+        multiplier = Multiplier(lanes, compute)
         steps = MultiplyingEmitter(lanes, places, plan, unroll, multiplier=multiplier).run()
     body = roll(steps, loops=not unroll, below=dict(zip(flat.topology.coordinates, flat.topology.sides, strict=True)))
-    body = body if multiplier is None else multiplier.finished(body)
+    if sequential and isinstance(multiplier, Multiplier):
+        body = multiplier.finished_last(*products_apart(body))
+    elif multiplier is not None:
+        body = multiplier.finished(body)
     decisions = [*plan.decisions, _unrolled(unroll, len(flat.steps), wishes.unroll is not None)]
+    if compute is not None and sequential and flat.promise.kind != "none":
+        decisions.append(decision(compute, flat.promise.kind))
+    elif isinstance(multiplier, Multiplier):
+        decisions.append(multiplier.decision())
     if lanes.lanes and wishes.barrier != "none":
         barrier, reason = _barrier(lanes)
         body = _entered(barrier, body)
@@ -107,7 +122,7 @@ def _unrolled(unroll: bool, steps: int, wished: bool) -> Decision:
     return Decision(subject="loops", choice=choice, reason=reason)
 
 
-def _buffers(lanes: Lanes, plan: Plan, multiplier: Multiplier | None) -> tuple[Buffer, ...]:
+def _buffers(lanes: Lanes, plan: Plan, multiplier: Multiplier | Terms | None) -> tuple[Buffer, ...]:
     promise = lanes.flat.promise
     buffers = [
         Buffer(name=INPUT, space="input", shape=promise.input_shape()),

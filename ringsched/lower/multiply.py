@@ -2,7 +2,7 @@
 
 on arrival       what an all-gather would leave in the result lands in `gathered`; each chunk is multiplied once it is
                  there and has been sent on, this rank's own first. Along rows, each gives its own rows of the result;
-                 along features, the products are summed up.
+                 along features, the products are summed up. Of a schedule that moves nothing, only the own are.
 before sending   what a reduce-scatter would take from the operand is a product: computed into `first` where a lane
                  starts with it, or into `partial`, just before the arrival that it is added to is waited for.
 """
@@ -10,12 +10,14 @@ before sending   what a reduce-scatter would take from the operand is a product:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
 from ringsched.expr import Expr, Int
 from ringsched.lower.lanes import Lanes
 from ringsched.lower.naming import INPUT, OUTPUT
+from ringsched.lower.places import Places, Result
+from ringsched.lower.plan import Decision
 from ringsched.program.program import Buffer, Instruction, Loop, Multiply, Region, Round, When
 from ringsched.schedule.schedule import Multiply as Compute
 
@@ -26,13 +28,15 @@ WEIGHT, GATHERED, TOTAL, FIRST, PARTIAL = "w", "gathered", "total", "first", "pa
 class Multiplier:
     """Makes the instructions of one Program.
 
-    `starts`: which (lane, step) have their own place in `first`; `places`: those of arrivals in `partial`.
+    `starts`: which (lane, step) have their own place in `first`; `places`: those of arrivals in `partial`. `in_place`:
+    the result itself is the memory of its sum.
     """
 
     lanes: Lanes
     compute: Compute
     starts: dict[tuple[int, int], int] = field(default_factory=dict)
     places: dict[tuple[int, int], int] = field(default_factory=dict)
+    in_place: bool = False
 
     @property
     def on_arrival(self) -> bool:
@@ -59,12 +63,12 @@ class Multiplier:
         parts = dims[self.leading :]
         weight = Buffer(name=WEIGHT, space="input", shape=() if self.along_rows else dims)
         if self.on_arrival:
-            gathered = Buffer(name=GATHERED, space="scratch", shape=dims)
+            gathered = [Buffer(name=GATHERED, space="scratch", shape=dims)] if promise.kind != "none" else []
             operand = Buffer(name=INPUT, space="input", shape=promise.input_shape())
             if self.along_rows:
-                return operand, weight, Buffer(name=OUTPUT, space="output", shape=dims), gathered
-            total = Buffer(name=TOTAL, space="scratch", shape=())
-            return operand, weight, Buffer(name=OUTPUT, space="output", shape=()), gathered, total
+                return operand, weight, Buffer(name=OUTPUT, space="output", shape=dims), *gathered
+            totals = () if self.in_place else (Buffer(name=TOTAL, space="scratch", shape=()),)
+            return operand, weight, Buffer(name=OUTPUT, space="output", shape=()), *gathered, *totals
         operand = Buffer(name=INPUT, space="input", shape=dims if self.along_rows else ())
         found = [operand, weight, Buffer(name=OUTPUT, space="output", shape=promise.output_shape())]
         if self.starts:
@@ -73,17 +77,18 @@ class Multiplier:
             found.append(Buffer(name=PARTIAL, space="scratch", shape=(max(self.places.values()) + 1, *parts)))
         return tuple(found)
 
+    def decision(self) -> Decision:
+        if self.lanes.flat.promise.kind == "none":
+            choice, reason = "of what each rank has", "nothing is sent"
+        elif self.on_arrival:
+            choice, reason = "each chunk as it lands", "what somebody waits for has been sent on by then"
+        else:
+            choice, reason = "each term just before it is sent or added", "what it is added to is still on its way"
+        return Decision(subject="products", choice=choice, reason=reason)
+
     def refuse(self, reason: str) -> DiagnosticError:
         """A schedule that moves chunks in a way in which they cannot be multiplied on their way."""
-        span = self.compute.span
-        finding = Diagnostic(
-            code="RS607",
-            message="the multiply cannot be interleaved",
-            primary=None if span is None else Label(span=span, text=reason),
-            notes=() if span is not None else (reason,),
-            help="leave `compute:` out, and multiply before or after the collective",
-        )
-        return DiagnosticError([finding])
+        return _refused(self.compute, "the multiply cannot be interleaved", reason)
 
     # ---- on arrival -------------------------------------------------------------------------------------------------
 
@@ -118,6 +123,15 @@ class Multiplier:
             return (*body[:last], whole, *body[last + 1 :])
         return (*body[: last + 1], Round(target=result, source=total, note="store the sum"), *body[last + 1 :])
 
+    def finished_last(self, others: list[Instruction], products: list[Instruction]) -> tuple[Instruction, ...]:
+        """Products behind all else. In a row without loops they are one sum, which needs no memory of its own."""
+        row = [i for i in products if isinstance(i, Multiply)]
+        self.in_place = self.on_arrival and not self.along_rows and len(row) == len(products)
+        if not self.in_place:
+            return self.finished((*others, *products))
+        result = Region(buffer=OUTPUT)
+        return (*others, *(replace(i, target=result, plus=None if i.plus is None else result) for i in row))
+
     # ---- before sending ---------------------------------------------------------------------------------------------
 
     def start(self, lane: int, step: int) -> Int:
@@ -144,6 +158,31 @@ class Multiplier:
         source = Region(buffer=INPUT, index=chunk if self.along_rows else ())
         weight = Region(buffer=WEIGHT, index=() if self.along_rows else chunk)
         return Multiply(target=target, source=source, weight=weight, note="this rank's term of the next chunk")
+
+
+def check_sums(places: Places, compute: Compute) -> None:
+    """Raises RS607 where a sum comes to the result from elsewhere than from its last addition, or from a result.
+
+    That addition applies the epilogue and rounds to the result's dtype; until then a sum is in that of partial sums.
+    """
+    if compute.moment == "on arrival":
+        return
+    for ranks in places.sent.values():
+        for sent in (fact for facts in ranks.values() for fact in facts):
+            if isinstance(sent.target, Result) and not isinstance(sent.source, Result):
+                reason = "a sum is complete at a rank that it is not promised to, and is sent on"
+                raise _refused(compute, "the multiply cannot be lowered", reason)
+
+
+def _refused(compute: Compute, message: str, reason: str) -> DiagnosticError:
+    finding = Diagnostic(
+        code="RS607",
+        message=message,
+        primary=None if compute.span is None else Label(span=compute.span, text=reason),
+        notes=() if compute.span is not None else (reason,),
+        help="leave `compute:` out, and multiply before or after the collective",
+    )
+    return DiagnosticError([finding])
 
 
 def _multiplies(instruction: Instruction) -> bool:

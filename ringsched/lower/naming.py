@@ -27,6 +27,7 @@ class Naming:
     lanes: Lanes
     plan: Plan
     result: str = OUTPUT  # the buffer that chunks end in
+    operand: str = INPUT  # that in which they begin
     known: dict[object, tuple[Expr, ...]] = field(default_factory=dict)  # expressions that came up before
     loop_names: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -82,7 +83,7 @@ class Naming:
         match place:
             case Operand():
                 index = [chunk[i] for i in promise.input_positions() if i < len(chunk)]
-                return Region(buffer=INPUT, index=tuple(index))
+                return Region(buffer=self.operand, index=tuple(index))
             case Result():
                 return Region(
                     buffer=self.result, index=tuple(chunk[i] for i in promise.output_positions() if i < len(chunk))

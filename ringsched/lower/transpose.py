@@ -27,6 +27,7 @@ TWIN: dict[CollectiveKind, CollectiveKind] = {
     "reduce": "broadcast",
     "gather": "scatter",
     "scatter": "gather",
+    "none": "none",
 }
 
 
@@ -100,7 +101,7 @@ def _backward(lanes: Lanes, lane: Lane) -> Transfer | None:
 
 
 def _op(flat: FlatSchedule, op: Op) -> Op:
-    if flat.promise.kind in ("all_to_all", "permute", "gather", "scatter"):
+    if flat.promise.kind in ("all_to_all", "permute", "gather", "scatter", "none"):
         return op
     return "copy" if op == "reduce" else "reduce"
 

@@ -121,7 +121,8 @@ class Product:
             return result.astype(x.dtype), None
         magnitude = self._placed(np.abs(x.astype(wide)), np.abs(w.astype(wide)))
         depth = self.ranks * w.shape[0]
-        eps = float(jnp.finfo(jnp.float32).eps) * depth + float(jnp.finfo(x.dtype).eps) * self.ranks
+        roundings = 1 if self.kind == "none" else self.ranks
+        eps = float(jnp.finfo(jnp.float32).eps) * depth + float(jnp.finfo(x.dtype).eps) * roundings
         return result, magnitude * eps + float(jnp.finfo(x.dtype).smallest_normal)
 
     def typed(self, operands: tuple[np.ndarray, ...], devices: list[Any]) -> Any:
@@ -133,6 +134,8 @@ class Product:
         """The ranks' results, joined along axis 0; so are x and w."""
         xs, ws = np.split(x, self.ranks), np.split(w, self.ranks)
         along = 0 if self.shard == "rows" else 1
+        if self.kind == "none":
+            return np.concatenate([a @ b for a, b in zip(xs, ws, strict=True)])
         if self.moment == "on arrival":
             whole = np.concatenate(xs, along)
             return np.concatenate([whole @ each for each in ws])

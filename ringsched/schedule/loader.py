@@ -30,6 +30,7 @@ from ringsched.schedule.schedule import (
     Moment,
     Multiply,
     Op,
+    Overlap,
     Parameter,
     Range,
     Rank,
@@ -56,7 +57,16 @@ from ringsched.schedule.tree import (
     plain,
     too_large,
 )
-from ringsched.schedule.vocabulary import COORDINATES, RESERVED, ROOTED, closest, item_kind, listed, name_fault
+from ringsched.schedule.vocabulary import (
+    COORDINATES,
+    OVERLAPS,
+    RESERVED,
+    ROOTED,
+    closest,
+    item_kind,
+    listed,
+    name_fault,
+)
 
 MAX_USE_DEPTH = 16
 _Node = TypeVar("_Node", bound=Tree)
@@ -130,6 +140,21 @@ def set_parameters(schedule: _Parametric, values: Table[str, int]) -> _Parametri
     found.check()
     parameters = tuple(replace(p, value=values.get(p.name, p.value)) for p in schedule.parameters)
     return replace(schedule, parameters=parameters)
+
+
+def set_overlap(schedule: _Parametric, overlap: str | None) -> _Parametric:
+    """`schedule` with its products in between its transfers, or not; None: as it says. RS218 where it has none."""
+    if overlap is None:
+        return schedule
+    if overlap not in OVERLAPS:
+        message = f"`overlap` is {listed(OVERLAPS, 'or')}, not {overlap!r}"
+        raise fail("RS218", message, None, help='rs.compile("all_gather_matmul", overlap="none")')
+    if isinstance(schedule, Chain) or schedule.compute is None:
+        message = f"`overlap` is for one schedule that multiplies, and {schedule.name} "
+        message += "is a chain of them" if isinstance(schedule, Chain) else "multiplies nothing"
+        raise fail("RS218", message, None, help="leave it out, or take a schedule such as all_gather_matmul")
+    compute = replace(schedule.compute, overlap=cast(Overlap, overlap))
+    return cast(_Parametric, replace(schedule, compute=compute))
 
 
 def sources(diagnostics: Iterable[Diagnostic], known: Table[str, str] | None = None) -> dict[str, str]:
@@ -274,6 +299,11 @@ class _Reader:
         assert steps is not None
         items = self._items(_as(Sequence, steps.value), scope)
         compute = self._compute(collective)
+        if collective.kind == "none" and tree.entry("compute") is None:
+            help = "write `compute: {multiply: on arrival}`, or the collective that the steps are for"
+            self._add(
+                "RS217", "`none` moves nothing, and nothing is computed", tree["collective"].span, "no `compute:`", help
+            )
         lowering = self._lowering()
         self._check()
         return Schedule(
@@ -324,6 +354,22 @@ class _Reader:
                     path.span,
                     "has no `compute:`",
                     "the links of a chain are collective matmuls, such as all_gather_matmul",
+                )
+            elif schedule.collective.kind == "none":
+                self._add(
+                    "RS217",
+                    f"`{path.value}` moves nothing",
+                    path.span,
+                    "has `collective: none`",
+                    "the links of a chain are collective matmuls, such as all_gather_matmul",
+                )
+            elif schedule.compute.overlap == "none":
+                self._add(
+                    "RS217",
+                    f"`{path.value}` overlaps nothing",
+                    path.span,
+                    "has `overlap: none`",
+                    "the links of a chain multiply while chunks travel: leave `overlap: none` out",
                 )
         epilogue = cast("Epilogue | None", plain(node["epilogue"]) if "epilogue" in node else None)
         return Link(path=path.value, schedule=schedule, epilogue=epilogue, span=path.span)
@@ -410,7 +456,7 @@ class _Reader:
             return None
         words = {e.key.text.value: plain(e.value) for e in entry.value.entries}
         moment = cast(Moment, words["multiply"])
-        fitting = {"on arrival": ("all_gather",), "before sending": ("reduce_scatter", "all_reduce")}[moment]
+        fitting = {"on arrival": ("all_gather", "none"), "before sending": ("reduce_scatter", "all_reduce")}[moment]
         if collective.kind not in fitting:
             self._add(
                 "RS217",
@@ -419,7 +465,11 @@ class _Reader:
                 f"goes with {listed(fitting, 'or')}",
                 "multiply: on arrival gathers first; multiply: before sending sums what it has computed",
             )
-        return Multiply(moment=moment, shard=cast(Shard, words.get("shard", "rows")), span=entry.span)
+        if collective.kind == "none" and words.get("shard", "rows") != "rows":
+            help = "leave it out: what each rank has is all that there is"
+            self._add("RS217", "`none` shards nothing", entry.value["shard"].span, "not shared out", help)
+        shard, overlap = cast(Shard, words.get("shard", "rows")), cast(Overlap, words.get("overlap", "full"))
+        return Multiply(moment=moment, shard=shard, overlap=overlap, span=entry.span)
 
     def _lowering(self) -> Lowering:
         entry = self.tree.entry("lowering")

@@ -58,7 +58,9 @@ def print_schedule(schedule: Schedule | Chain) -> str:
         entries["params"] = _mapping({p.name: _literal(str(p.value)) for p in schedule.parameters})
     entries["chunks"] = _sequence(_expression(size) for size in schedule.chunks)
     if schedule.compute is not None:
-        words = {"multiply": schedule.compute.moment, "shard": schedule.compute.shard}
+        words: dict[str, str] = {"multiply": schedule.compute.moment, "shard": schedule.compute.shard}
+        if schedule.compute.overlap != "full":
+            words["overlap"] = schedule.compute.overlap
         entries["compute"] = _mapping({key: _text(word) for key, word in words.items()})
     entries["steps"] = _sequence(_item(item) for item in schedule.items)
     lowering = _lowering(schedule.lowering)

@@ -33,11 +33,13 @@ CollectiveKind = Literal[
     "reduce",
     "gather",
     "scatter",
+    "none",
 ]
 TopologyKind = Literal["ring", "line", "mesh", "torus", "links"]
 Op = Literal["copy", "reduce"]
 Moment = Literal["on arrival", "before sending"]
 Shard = Literal["rows", "features"]
+Overlap = Literal["full", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +165,12 @@ class Multiply:
 
     shard: the activation that is sharded over the ranks (the operand of an all-gather, the result of a reduce-scatter)
     is split along its rows, or along its features.
+    overlap: `none` puts all products behind an all-gather, or before a reduction, in place of in between.
     """
 
     moment: Moment
     shard: Shard = "rows"
+    overlap: Overlap = "full"
     span: Span | None = field(default=None, compare=False)
 
 

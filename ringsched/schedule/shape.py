@@ -25,6 +25,7 @@ from ringsched.schedule.vocabulary import (
     LINK_KEYS,
     LOWERING_KEYS,
     MOMENTS,
+    OVERLAPS,
     ROOTED,
     SHARDS,
     TOPOLOGIES,
@@ -58,6 +59,7 @@ _EXAMPLES = {
     "compute": "compute: {multiply: on arrival, shard: rows}",
     "multiply": "multiply: on arrival, or multiply: before sending",
     "shard": "shard: rows, or shard: features",
+    "overlap": "overlap: full, or overlap: none",
     "lowering": "lowering: {slots: 2}",
     "chain": "chain: and under it a list of `- use: FILE`",
     "epilogue": "epilogue: gelu",
@@ -163,7 +165,8 @@ def _parameters_right(data: Table[object, object]) -> bool:
 def _compute_right(compute: object) -> bool:
     if not isinstance(compute, dict) or not set(compute) <= set(COMPUTE_KEYS):
         return False
-    return compute.get("multiply") in MOMENTS and compute.get("shard", SHARDS[0]) in SHARDS
+    words = compute.get("shard", SHARDS[0]) in SHARDS and compute.get("overlap", OVERLAPS[0]) in OVERLAPS
+    return compute.get("multiply") in MOMENTS and words
 
 
 def _wishes_right(wishes: object) -> bool:

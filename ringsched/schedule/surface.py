@@ -126,7 +126,16 @@ class RootModel(Model):
 
 
 CollectiveName = Literal[
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce", "gather", "scatter", "permute"
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "permute",
+    "none",
 ]
 CollectiveModel = Annotated[
     Annotated[CollectiveName, Tag("<name>")] | Annotated[RootModel, Tag("<argument>")],
@@ -154,6 +163,9 @@ class ComputeModel(Model):
 
     multiply: Literal["on arrival", "before sending"]
     shard: Literal["rows", "features"] = Field(default="rows", description="what the sharded activation is split along")
+    overlap: Literal["full", "none"] = Field(
+        default="full", description="none: first one, then the other, for comparison"
+    )
 
 
 class LoweringModel(Model):

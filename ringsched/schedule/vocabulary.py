@@ -27,12 +27,13 @@ ITEM_NAMES = {
     "<beside>": "a `beside:`",
 }
 LOWERING_KEYS = ("slots", "semaphores", "memory", "unroll", "barrier")
-COMPUTE_KEYS = ("multiply", "shard")
+COMPUTE_KEYS = ("multiply", "shard", "overlap")
 MOMENTS = ("on arrival", "before sending")
 SHARDS = ("rows", "features")
+OVERLAPS = ("full", "none")
 TOPOLOGIES = ("ring", "line", "mesh", "torus", "links")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED, "permute")
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED, "permute", "none")
 COORDINATES = ("x", "y", "z")
 RESERVED = ("r", *COORDINATES, "chunk", "min", "max")
 # keys that name the kind of an item, the most telling first

@@ -200,7 +200,7 @@ def _is_unit(value: Affine, axis: int) -> bool:
 def _promised_axes(flat: FlatSchedule) -> list[Axis]:
     """The dimensions that name an owner turn with the coordinates; raises `NotAffine` where the promise does not."""
     promise, sides = flat.promise, flat.topology.sides
-    if promise.kind not in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"):
+    if promise.kind not in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "none"):
         raise NotAffine("a collective with a root")
     groups = OWNED[promise.kind]
     if groups and promise.group != len(sides):

@@ -145,7 +145,9 @@ def _positions(promise: Promise, compute: Multiply | None) -> tuple[tuple[str, t
         if compute.shard == "rows":
             return ("x", promise.input_positions()), ("o", everything), ("gathered", everything)
         return ("x", promise.input_positions()), ("w", everything), ("gathered", everything)
-    return ("x" if compute.shard == "rows" else "w", everything), ("o", promise.output_positions())
+    factor = ("x" if compute.shard == "rows" else "w", everything)
+    terms = (("terms", everything),) if compute.overlap == "none" else ()
+    return factor, *terms, ("o", promise.output_positions())
 
 
 def _chunk_axes(expansion: Expansion, promise: Promise, compute: Multiply | None) -> tuple[int | None, ...]:
@@ -159,6 +161,8 @@ def _chunk_axes(expansion: Expansion, promise: Promise, compute: Multiply | None
     for position in range(owned):
         dims[position] = position % promise.group
     for name, positions in _positions(promise, compute):
+        if name not in expansion.axes:
+            continue  # where nothing is gathered there is no such buffer
         for position, axis in zip(positions, expansion.axes[name], strict=True):
             if position < owned and axis not in (None, dims[position]):
                 raise NotComparable

@@ -17,7 +17,7 @@ from ringsched.auditing.tracing import find_calls
 from ringsched.collective import as_module
 from ringsched.schedule.loader import shipped_names
 
-PRODUCTS = tuple(name for name in sorted(shipped_names()) if "matmul" in name)
+PRODUCTS = tuple(name for name in sorted(shipped_names()) if "matmul" in name and name != "matmul")
 
 
 def by_lax(name: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
@@ -38,7 +38,7 @@ def shapes(name: str, ranks: int) -> list[str]:
     """Of all ranks' x and w together, joined along axis 0; each unit, of two parts of a shard, is a tile."""
     rows, depth, cols = 16, 256, 256
     deep = ranks * depth if name.startswith("all_gather") and "features" in name else depth
-    if name.startswith("matmul"):
+    if name.startswith("matmul_"):
         rows, cols = (rows, ranks * cols) if "features" in name else (ranks * rows, cols)
     return [f"f32[{ranks * rows},{depth}]", f"f32[{ranks * deep},{cols}]"]
 
@@ -70,6 +70,14 @@ def test_kernels_are_right(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_kernels_on_two_cores_are_right(name: str, ranks: int, memory: str) -> None:
     report = audit(rs.compile(name).source(N=ranks), name, ranks, by_lax(name), cores=2, memory=memory)
+    assert (report.verdict, report.values) == ("right", "right"), str(report)
+    assert not report.diagnostics
+
+
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8, 12))])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_kernels_without_overlap_are_right(name: str, ranks: int) -> None:
+    report = audit(rs.compile(name, overlap="none").source(N=ranks), name, ranks, by_lax(name))
     assert (report.verdict, report.values) == ("right", "right"), str(report)
     assert not report.diagnostics
 
@@ -119,12 +127,14 @@ def test_another_expectation_is_not_met(name: str, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"),
-    [(name, 3) for name in PRODUCTS] + [pytest.param(name, 4, marks=pytest.mark.slow) for name in PRODUCTS],
+    ("name", "ranks", "overlap"),
+    [(name, 3, None) for name in PRODUCTS]
+    + [pytest.param(name, 4, None, marks=pytest.mark.slow) for name in PRODUCTS]
+    + [pytest.param(name, 3, "none", marks=pytest.mark.slow) for name in PRODUCTS],
 )
-def test_tampered_kernels_are_wrong(name: str, ranks: int) -> None:
+def test_tampered_kernels_are_wrong(name: str, ranks: int, overlap: str | None) -> None:
     """Each statement of synchronisation in the kernel is needed."""
-    tampered = tampered_sources(rs.compile(name).source(N=ranks), name)
+    tampered = tampered_sources(rs.compile(name, overlap=overlap).source(N=ranks), name)
     assert len(tampered) >= 8
     for text in tampered:
         report = audit(text, name, ranks)
@@ -172,3 +182,12 @@ def test_kernels_with_a_product_left_out_are_wrong(name: str) -> None:
         text = head + "".join(parts) + "\n\n\ndef _backward(" + rest + ignored
         report = audit(text, name, 2, by_lax(name))
         assert report.verdict == "wrong", str(report)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_product_without_communication(ranks: int) -> None:
+    source = rs.compile("matmul").source(N=ranks)
+    right = audit(source, "matmul", ranks, lambda x, w: jnp.dot(x, w, precision=lax.Precision.HIGHEST))
+    assert (right.verdict, right.values, right.diagnostics) == ("right", "right", ())
+    wrong = audit(source, "matmul", ranks, lambda x, w: 2 * jnp.dot(x, w, precision=lax.Precision.HIGHEST))
+    assert (wrong.verdict, wrong.values) == ("wrong", "wrong")

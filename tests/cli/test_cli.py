@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -444,3 +445,70 @@ def test_verify_audits_where_it_is_asked_to() -> None:
     assert result.returncode == 0
     assert "2 kernels audited, up to N = 3" in result.stdout
     assert "audited" not in ringsched("verify", "reduce_scatter").stdout
+
+
+def test_overlap_is_an_option_of_all_that_compile(tmp_path: Path) -> None:
+    result = ringsched("compile", "all_gather_matmul", "--overlap", "none", "--explain", "--no-audit", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("all_gather_matmul → all_gather_matmul.py: right for N = 4, overlap none (checked")
+    assert re.search(r"products +all of them behind the all-gather\n +asked for by `overlap: none`", result.stderr)
+    assert "overlap   none" in (tmp_path / "all_gather_matmul.py").read_text(encoding="utf-8")
+    result = ringsched("verify", "all_gather_matmul", "--overlap", "none", "--set", "N=2..3")
+    assert "right, checked for N = 2 … 3, overlap none (" in result.stdout
+    entry = json.loads(ringsched("verify", "all_gather_matmul", "--overlap", "full", "--json").stdout)
+    assert (entry["overlap"], entry["verdict"]) == ("full", "right")
+    assert "overlap" not in json.loads(ringsched("verify", "all_gather_matmul", "--json").stdout)
+
+
+def test_overlap_of_what_multiplies_nothing() -> None:
+    for command in ("verify", "compile", "run"):
+        result = ringsched(command, "all_gather", "--overlap", "none")
+        assert result.returncode == 2
+        assert "error[RS218]: `overlap` is for one schedule that multiplies, and all_gather mult" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--compare", "matmul"), "Error: --compare puts two reports of --target side by side."),
+        (("--target", "v5p:2x2x1", "--compare", "nothing.py"), "error[RS613]: nothing.py cannot be read: No such file"),
+        (
+            ("--target", "v5p:2x2x1", "--compare", "mine.py"),
+            "error[RS613]: mine.py is not a kernel module that ringsched",
+        ),
+        (("--target", "v5p:2x2x1", "--compare", "mine.json"), "error[RS613]: mine.json is no report on a target"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_before_anything_is_compiled(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "mine.py").write_text("import jax\n", encoding="utf-8")
+    (tmp_path / "mine.json").write_text(ringsched("verify", "matmul", "--json").stdout, encoding="utf-8")
+    result = ringsched("compile", "matmul", *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert not (tmp_path / "matmul.py").exists()
+
+
+@pytest.mark.slow
+def test_a_comparison(tmp_path: Path) -> None:
+    """Of a kernel with a module, a report and a schedule; one that cannot be compared still has its own figures."""
+    pytest.importorskip("libtpu")
+    common = ["--target", "v5p:2x2x1", "--shape", "x=64x256:bf16", "--no-audit"]
+    alone = ringsched("compile", "matmul", *common, "--shape", "w=256x256:bf16", "--json", cwd=tmp_path)
+    assert json.loads(alone.stdout)["operands"] == ["x=64x256:bf16", "w=256x256:bf16"]
+    (tmp_path / "alone.json").write_text(alone.stdout, encoding="utf-8")
+    for other in ("matmul.py", "alone.json", "matmul_reduce_scatter"):
+        command = ["compile", "matmul_reduce_scatter", "--overlap", "none", *common, "--shape", "w=256x256:bf16"]
+        result = ringsched(*command, "--compare", other, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        _, first, second, _, *rows = result.stdout.splitlines()
+        assert first == "  A  matmul_reduce_scatter, overlap none" and second.startswith(f"  B  {other}")
+        assert next(row.split() for row in rows if "matmul cycles" in row)[-1] == "1.000"
+        entry = json.loads(ringsched(*command, "--compare", other, "--json", cwd=tmp_path).stdout)
+        assert entry["compared"]["ideal_cycles"] == entry["ideal_cycles"] > 0 and entry["diagnostics"] == []
+        assert entry["compared"]["file"].startswith(other) and entry["overlap"] == "none"
+    result = ringsched("compile", "reduce_scatter", *common, "--compare", "matmul.py", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "issue cycles" in result.stdout and (tmp_path / "reduce_scatter.py").exists()
+    assert "error[RS613]: matmul.py does not take x=64x256:bf16: its operands are x, w" in result.stderr

@@ -182,3 +182,10 @@ def test_a_log_is_read_by_mode(compiled):
     assert [finding.code for finding in report.diagnostics] == ["RS401", "RS502"]
     assert "write of b[0] from 1, 0,\nread of b[0] from 0, 0," in report.diagnostics[0].notes[0]
     assert report.to_json()["max_error"] is None  # JSON has no NaN
+
+
+def test_products_apart_from_transfers():
+    result = ringsched("matmul_reduce_scatter", "--set", "N=2", "--overlap", "none")
+    assert result.returncode == 0, result.stderr
+    assert "right for N = 2, overlap none (" in result.stdout
+    assert "the kernel agrees with the product in float64 on 2 virtual devices" in result.stdout

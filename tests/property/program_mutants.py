@@ -123,9 +123,9 @@ def verdict(mutant: Mutant, promise: Promise, compute: Compute | None = None) ->
     return "values" if wrong else None
 
 
-def subjects(name: str, size: int) -> list[tuple[str, Proven]]:
+def subjects(name: str, size: int, overlap: str | None = None) -> list[tuple[str, Proven]]:
     """A shipped schedule and its transpose, where it has one."""
-    proven = prove(open_schedule(name, {"N": size}))
+    proven = prove(open_schedule(name, {"N": size}, overlap))
     backward = prove_transpose(proven)
     found = [(f"{name} N={size}", proven)]
     return [*found, (f"{name}, transpose, N={size}", backward)] if backward is not None else found

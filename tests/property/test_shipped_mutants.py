@@ -47,7 +47,7 @@ def moves(flat: FlatSchedule) -> list[list[tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize("size", [3, 4])
-@pytest.mark.parametrize("name", sorted({*shipped_names()} - {"tp_mlp"}))
+@pytest.mark.parametrize("name", sorted({*shipped_names()} - {"tp_mlp", "matmul"}))  # no steps to be damaged
 def test_mutants_are_refused(name: str, size: int) -> None:
     schedule = open_schedule(name, {"N": size})
     right = flatten(schedule)

@@ -30,14 +30,14 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
-from ringsched.schedule.loader import load, shipped_directory
+from ringsched.schedule.loader import load, shipped_directory, shipped_names
 from ringsched.schedule.printer import format_text, print_schedule
 from ringsched.schedule.schedule import Lowering
 from ringsched.schedule.schedule import Multiply as Compute
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import Activations, Meaningless, Term, Total, Weight, WrongValue, ZeroValue, check_values
 
-NAMES = tuple(sorted(path.stem for path in shipped_directory().glob("*matmul*.yaml")))
+NAMES = tuple(sorted(name for name in shipped_names() if "matmul" in name and name != "matmul"))
 ONE_WAY = tuple(name for name in NAMES if not name.endswith("bidirectional"))
 GATHERS = tuple(name for name in NAMES if name.startswith("all_gather"))
 SUMS = tuple(name for name in NAMES if name.startswith("matmul"))

@@ -1,0 +1,64 @@
+"""The functions around a kernel that multiplies what each rank has, and sends nothing.
+
+    x on a rank      w on a rank      result on a rank
+    [rows, depth]    [depth, cols]    [rows, cols]
+
+They are those of a product behind an all-gather, but for what gathering does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringsched.codegen.multiply import Product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalProduct(Product):
+    """The texts of a schedule with `collective: none`."""
+
+    @property
+    def keeps(self) -> bool:
+        return False
+
+    def lax(self, dot: str = "_dot", options: str = "") -> str:
+        return f"{dot}(x, w{options})"
+
+    def _says(self) -> str:
+        return "x times w on each rank; nothing is sent."
+
+    def _shape(self) -> list[str]:
+        return []
+
+    def _shapes(self) -> str:
+        return f"x: [rows, depth] and w: [depth, cols], this rank's own. As {self.lax()}."
+
+    def _specs(self) -> tuple[str, str, str]:
+        return "P(a, None)", "P(None, None)", "P(a, None)"
+
+    def backward(self) -> list[str]:
+        """The gradient: that of x by a kernel that multiplies as well; x and ct are there."""
+        return [
+            "def _backward(call, x, whole, weights, extras, ct, options):",
+            '    """The gradients of x, the weights, and what the epilogue takes."""',
+            "    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)",
+            "    turned = _turned(options, out_dtype=x.dtype)",
+            *self._back(),
+            "    dw = tuple(_weight_gradient(x, each, w, options) for each, w in pairs)",
+            "    return dx, dw, extras_ct",
+        ]
+
+    def _cut(self, shares: str, spec: str) -> list[str]:
+        return [
+            "x = _padded(x, units.rows, units.depth)",
+            "cut = ((1, units.depth), (1, units.cols))",
+            "weights = _padded_weights(weights, *cut, options)",
+            "",
+            "def pack(y):",
+            "    y = _padded(y, units.rows, units.cols)",
+            f'    return y.reshape(*{spec}["o"], units.rows, units.cols)',
+            "",
+            "def unpack(y):",
+            "    return y.reshape(-1, units.cols)[:m, :n]",
+            "",
+        ]
