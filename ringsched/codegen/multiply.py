@@ -343,12 +343,19 @@ class Product:
         yield f'    "gathers": {self.gathers},'
         yield f'    "by_rows": {self.by_rows},'
         yield f'    "by_columns": {not self.gathers and not self.by_rows},'
-        yield f'    "groups": {groups!r},  # calls; of each product so many units'
+        says = "calls; of each product so many units"
+        line = f'    "groups": {groups!r},  # {says}'
+        yield from [line] if len(line) <= 88 else _in_lines("groups", groups, says)
         yield f'    "rolled": {nested},'
         yield f'    "directions": {_directions(program.body)},'
         yield f'    "replicated": {self.promise.kind == "all_reduce"},'
         rows = [f'({b.shape!r}, "{kinds.get(b.name, "partial")}"),  # {b.name}' for b in scratch]
         yield from listed("scratch", rows)
+
+
+def _in_lines(name: str, rows: tuple[object, ...], says: str) -> list[str]:
+    """An entry with a line for each of its rows, as a formatter has it."""
+    return [f'    "{name}": (  # {says}', *(f"        {row!r}," for row in rows), "    ),"]
 
 
 def _directions(body: tuple[Instruction, ...]) -> int:

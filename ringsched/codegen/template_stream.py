@@ -557,10 +557,9 @@ def _told(plan, work, chip):
     times = {1: "once", 2: "twice"}.get(read, f"{read} times")
     if plan.rolled and plan.shared and plan.upto is None:
         times = "anew for each chunk"
-    parts = [
-        f"the weight{per_unit} is streamed from HBM in {plan.count} tiles of {plan.tile} "
-        f"columns, {plan.ahead} ahead, and read {times} ({size / 2**20:.1f} MiB)"
-    ]
+    tiles = f"{plan.count} tiles of {plan.tile} columns, {plan.ahead} ahead"
+    how = f"in {tiles}, and read {times} ({size / 2**20:.1f} MiB)"
+    parts = [f"the weight{per_unit} is streamed from HBM {how}"]
     if plan.kept:
         since = next(k for k, upto in enumerate(plan.upto, 1) if upto)
         first = "" if since == 1 else f" from chunks {since} on"

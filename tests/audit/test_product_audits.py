@@ -159,14 +159,14 @@ def test_blocks_of_the_wrong_core_are_found(name: str) -> None:
     assert report.verdict == "wrong", str(report)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", [name for name in PRODUCTS if name.startswith("all_gather")])
 def test_parts_in_hbm_of_the_wrong_core_are_found(name: str) -> None:
-    """Both cores with the rows of the first, in HBM."""
+    """Both cores with the rows of the first, in HBM; x and the result of the others are in VMEM."""
     source = rs.compile(name).source(N=2)
     text = source.replace("pl.multiple_of(pl.program_id(0) * rows, rows)", "pl.multiple_of(0, rows)")
     assert text != source
     report = audit(text, name, 2, by_lax(name), cores=2, memory="hbm")
-    assert report.verdict == "wrong" or name.startswith("matmul"), str(report)
+    assert report.verdict == "wrong", str(report)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

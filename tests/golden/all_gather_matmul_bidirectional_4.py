@@ -1263,10 +1263,9 @@ def _told(plan, work, chip):
     times = {1: "once", 2: "twice"}.get(read, f"{read} times")
     if plan.rolled and plan.shared and plan.upto is None:
         times = "anew for each chunk"
-    parts = [
-        f"the weight{per_unit} is streamed from HBM in {plan.count} tiles of {plan.tile} "
-        f"columns, {plan.ahead} ahead, and read {times} ({size / 2**20:.1f} MiB)"
-    ]
+    tiles = f"{plan.count} tiles of {plan.tile} columns, {plan.ahead} ahead"
+    how = f"in {tiles}, and read {times} ({size / 2**20:.1f} MiB)"
+    parts = [f"the weight{per_unit} is streamed from HBM {how}"]
     if plan.kept:
         since = next(k for k, upto in enumerate(plan.upto, 1) if upto)
         first = "" if since == 1 else f" from chunks {since} on"
@@ -1921,7 +1920,7 @@ class _Call:
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
         self.vmem_bytes, self.tpu = 2**26, None
-        # Which it is to run on, None: as many as it can keep busy; which the device has.
+        # Cores to run on, None: as many as can be kept busy; those of the device.
         self.cores, self.device_cores = cores, 1
         if cores not in (None, 1, 2):
             raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")

@@ -178,6 +178,7 @@ def test_report(target):
         "cycles": 50,
         "ideal_cycles": 72,
         "utilization": 1.44,  # a made-up kernel may beat the peak
+        "notes": (),
     }
     json.dumps(report.to_json())
 
