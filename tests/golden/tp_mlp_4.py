@@ -496,7 +496,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape)] + fars,
+        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape), *fars],
         out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"] + aside,
         **_grid_of_cores(cores),

@@ -565,7 +565,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     return pl.pallas_call(
         body,
         out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape)] + fars,
+        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape), *fars],
         out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"] + aside,
         **_grid_of_cores(cores),
@@ -1263,7 +1263,7 @@ class _Call:
         self.collective_id = collective_id
         self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
         self.vmem_bytes, self.tpu = 2**26, None
-        # Which it is to run on, None: as many as it can keep busy; which the device has.
+        # Cores to run on, None: as many as can be kept busy; those of the device.
         self.cores, self.device_cores = cores, 1
         if cores not in (None, 1, 2):
             raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")

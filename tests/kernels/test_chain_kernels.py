@@ -119,7 +119,7 @@ CHANGES: dict[str, tuple[Callable[..., Any], str]] = {
     "fewer layers": (lambda x, w1, w2: (x, w1[:, :1], w2), "as many layers of each weight"),
     "rows of w1": (lambda x, w1, w2: (x, w1[:, :, 1:], w2), r"w1 to have 2 \* 256 = 512 rows"),
     "an odd column": (lambda x, w1, w2: (x, w1, w2[..., 1:]), "shares the 511 columns of w2 out among 2 ranks"),
-    "another width": (lambda x, w1, w2: (x, w1, w2[..., 2:]), "it has 255 columns where x has 256"),
+    "another width": (lambda x, w1, w2: (x, w1, w2[..., 2:]), "it has 255 columns where a shard of x has 256"),
     "a matrix": (lambda x, w1, w2: (x, w1[:, 0], w2), r"takes \[rows, cols\] and \[layers, rows, cols\]"),
     "dtypes": (lambda x, w1, w2: (x.astype(np.float16), w1, w2), "takes operands of one dtype"),
     "integers": (lambda *it: tuple(a.astype(np.int8) for a in it), "multiplies floats of 32 bits at most"),
