@@ -456,8 +456,8 @@ _code(
 _code(
     "RS219",
     "a wish that cannot be met",
-    "`lowering:` of a link asks for something that the compiler cannot do in a chain: its weights lie in HBM, one layer "
-    "of each in VMEM, and so do its activations. The other wishes of a link are met.",
+    "`lowering:` of a link asks for something that the compiler cannot do in a chain: its weights lie in HBM, one "
+    "layer of each in VMEM, and so do its activations. The other wishes of a link are met.",
     "A wish that is passed over in silence would be taken for granted.",
     "chain:\n  - use: gathering.yaml  # has lowering: {memory: hbm}",
     "chain:\n  - use: gathering.yaml  # has lowering: {slots: 2}",

@@ -20,6 +20,7 @@ from ringsched.codegen.template_multiply import (
     _padded,
     _part_of_core,
     _rows_of_core,
+    _varying_with,
 )
 
 N = 4
@@ -126,13 +127,6 @@ def _epilogues(name, given, known):
         have = f"{len(given)} epilogues for {len(known)} products"
         raise ValueError(f"{name} is given {have}")
     return tuple(_epilogue(name, each) for each in given)
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 def _shard_of_whole(call, x, axis):

@@ -412,6 +412,13 @@ def _shape_of(w, options):
     return w.shape[::-1] if options["transposed"] else w.shape
 
 
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 

@@ -24,6 +24,7 @@ from ringsched.codegen.template_multiply import (
     _part_of_core,
     _rows_of_core,
     _shape_of,
+    _varying_with,
     _Weight,
 )
 from ringsched.codegen.template_stream import _Chip, _plan, _stream_buffers, _Streamed, _Work
@@ -282,7 +283,7 @@ def _operands(call, x, w):
     """x, and a tuple of the weight or of a gate and the weight."""
     weights = w if isinstance(w, (tuple, list)) else (w,)
     weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return call.vary(jnp.asarray(x)), weights
+    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
 
 
 def _check_product(call, x, weights, options, **rule):

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from ringsched.commands.operands import fitting
@@ -119,10 +119,10 @@ def read_report(file: str, text: str) -> Figures:
         entry = json.loads(text)
     except (ValueError, RecursionError):
         raise _fault(f"{file} is not one JSON document", _INSTEAD) from None
-    names = [field.name for field in fields(TargetReport)]
+    names = [field.name for field in fields(TargetReport) if field.default is MISSING]
     if not isinstance(entry, dict) or not set(names) <= set(entry):
         raise _fault(f"{file} is no report on a target", _INSTEAD)
-    values = {name: entry[name] for name in names}
+    values = {name: entry[name] for name in names} | {"cores": entry.get("cores")}
     if values["kernel"] is None:
         raise _fault(f"{file} says that the kernel was not compiled for {values['target']}", _INSTEAD)
     texts = [values.pop(name) for name in ("target", "kernel")]
@@ -130,7 +130,7 @@ def read_report(file: str, text: str) -> Figures:
     seconds = values["compile_seconds"]
     if not all(isinstance(text, str) for text in texts) or not all(map(_is_number, numbers)) or seconds is None:
         raise _fault(f"{file} is no report on a target", _INSTEAD)
-    report = TargetReport(**{name: entry[name] for name in names})
+    report = TargetReport(**{name: entry[name] for name in names}, cores=entry.get("cores"))
     operands, ranks = entry.get("operands"), entry.get("ranks")
     known = operands if isinstance(operands, list) and all(isinstance(o, str) for o in operands) else []
     label = f"{file}: {entry.get('schedule', report.kernel)}"
@@ -146,8 +146,8 @@ def _is_number(value: object) -> bool:
 # -- its figures ----------------------------------------------------------------------------------------------------
 
 
-def figures_of(other: Other, operands: Sequence[Operand], target: str) -> Figures:
-    """Compiles it for the target, with these operands. Raises RS613 where it does not take them, RS603 … RS605."""
+def figures_of(other: Other, operands: Sequence[Operand], target: str, cores: int | None = None) -> Figures:
+    """Compiles it for the target, with these operands, for so many cores of a device. Raises RS613 where it does not take them, RS603 … RS605."""
     if isinstance(other, Figures):
         return other
     texts = ", ".join(map(str, operands))
@@ -163,7 +163,9 @@ def figures_of(other: Other, operands: Sequence[Operand], target: str) -> Figure
             raise _misfit(other.label, texts, error.diagnostics[0].message) from None
         source, function, sides = other.compiled.source, proven.schedule.name, proven.topology.sides
     try:
-        report = compile_for_target(source=source, function=function, sides=sides, operands=given, target=target)
+        report = compile_for_target(
+            source=source, function=function, sides=sides, operands=given, target=target, cores=cores
+        )
     except TargetError as error:
         refusal = re.search(r": ValueError: (.*)", error.message, re.DOTALL)  # of the function, before the compiler
         if error.code == "RS604" and refusal is not None:
@@ -192,6 +194,8 @@ def comparison_text(first: Figures, second: Figures) -> str:
     rows.append(("target", a.target, b.target, ""))
     rows.append(("ranks", _count(first.ranks), _count(second.ranks), ""))
     rows += _operand_rows(first.operands, second.operands)
+    if (a.cores, b.cores) not in ((1, 1), (None, None)):
+        rows.append(("cores a device", _count(a.cores), _count(b.cores), ""))
     rows += [
         _row("issue cycles", a.cycles, b.cycles),
         _row("matmul cycles", a.ideal_cycles, b.ideal_cycles),

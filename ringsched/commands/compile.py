@@ -11,7 +11,7 @@ import click
 
 from ringsched.commands.audited import Outcome as Audit
 from ringsched.commands.audited import audit_small, auditor
-from ringsched.commands.compare import GENERATED, Figures, Other, comparison_text, figures_of, open_other
+from ringsched.commands.compare import GENERATED, Compared, Figures, Other, comparison_text, figures_of, open_other
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
 from ringsched.commands.settings import parse_settings, single
@@ -121,7 +121,7 @@ def _deliver(
     path = None if request.prints else _path(request, schedule)
     report: TargetReport | None = None
     if request.target:
-        multiplies = isinstance(schedule, Chain) or schedule.compute is not None
+        multiplies = _multiplies(compiled)
         operands = fitting(compiled, given, dtype=_DEFAULT[multiplies], smallest=False)
         progress(f"compiling for {request.target} …")
         try:
@@ -166,13 +166,20 @@ def _deliver(
     return EXIT_RIGHT
 
 
+def _multiplies(compiled: AnyCompiled) -> bool:
+    schedule = compiled.proven.schedule
+    return isinstance(schedule, Chain) or schedule.compute is not None
+
+
 def _compared(
     request: Request, other: Other, operands: tuple[Operand, ...]
 ) -> tuple[Figures | None, tuple[Diagnostic, ...]]:
     """The other kernel's figures, or why there are none; the first one's hold all the same."""
     progress(f"compiling {other.label} for {request.target} …")
     try:
-        return figures_of(other, operands, str(request.target)), ()
+        multiplies = not isinstance(other, Compared) or _multiplies(other.compiled)
+        cores = int(request.cores) if request.cores and multiplies else None
+        return figures_of(other, operands, str(request.target), cores), ()
     except DiagnosticError as error:
         return None, error.diagnostics
 

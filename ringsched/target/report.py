@@ -47,10 +47,12 @@ class TargetReport:
     compile_seconds: float
     vmem_bytes: int | None  # highest address in use, operands that live in VMEM included
     semaphores: int | None  # scratch and pipeline semaphores; the barrier semaphore is not the kernel's own
-    cores: int | None  # of each device, that the kernel runs on; each has the cycles below, on its share of the work
     cycles: int | None  # issue cycles of one core; time spent waiting is not in them
     ideal_cycles: int | None  # the kernel's matmuls alone, at the peak of the matrix units
     utilization: float | None  # ideal_cycles / cycles
+    cores: int | None = (
+        None  # of each device, that the kernel runs on; each has the cycles above, on its share of the work
+    )
     notes: tuple[str, ...] = ()  # what the kernel says of how its operands are placed
 
     def to_json(self) -> dict[str, str | int | float | tuple[str, ...] | None]:
