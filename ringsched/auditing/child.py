@@ -56,7 +56,7 @@ def _reports(request: dict[str, Any], options: dict[str, int], cores: int) -> li
     same = request["layers"] is not None and request["layers"]["whole"]  # x at all ranks: that of the first
 
     def kernel(x: jax.Array, *weights: jax.Array) -> jax.Array:
-        x = lax.all_gather(x, axes)[0] if same else x
+        x = _first(x, axes) if same else x
         result: jax.Array = function(x, *weights, axis_name=axes if len(axes) > 1 else axes[0], **options)
         return result
 
@@ -84,10 +84,10 @@ def _product(kind: str, moment: str, shard: str, axes: tuple[str, ...]) -> Expec
         if kind == "none":
             return x @ w
         if moment == "on arrival":
-            return lax.all_gather(x, axes, axis=along, tiled=True) @ w
+            return _gathered(x, axes, along) @ w
         if kind == "all_reduce":
             return lax.psum(x @ w, axes)
-        return lax.psum_scatter(x @ w, axes, scatter_dimension=along, tiled=True)
+        return _scattered(x @ w, axes, along)
 
     return product
 
@@ -99,19 +99,41 @@ def _layers(
     along = 0 if shard == "rows" else 1
 
     def layers(x: jax.Array, *weights: jax.Array) -> jax.Array:
-        x = lax.all_gather(x, axes)[0] if whole else x
+        x = _first(x, axes) if whole else x
         for layer in range(weights[0].shape[0]):
             for w, moment, epilogue in zip(weights, moments, epilogues, strict=True):
                 if moment == "on arrival":
-                    x = (x if whole else lax.all_gather(x, axes, axis=along, tiled=True)) @ w[layer]
+                    x = (x if whole else _gathered(x, axes, along)) @ w[layer]
                 elif whole:
                     x = lax.psum(x @ w[layer], axes)
                 else:
-                    x = lax.psum_scatter(x @ w[layer], axes, scatter_dimension=along, tiled=True)
+                    x = _scattered(x @ w[layer], axes, along)
                 x = x if epilogue is None else _EPILOGUES[epilogue](x)
         return x
 
     return layers
+
+
+# One mesh axis after the other: what is expected is traced under vmap, which takes no collectives over several.
+
+
+def _first(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """What the first rank has."""
+    for axis in axes:
+        x = lax.all_gather(x, axis)[0]
+    return x
+
+
+def _gathered(x: jax.Array, axes: tuple[str, ...], along: int) -> jax.Array:
+    for axis in reversed(axes):
+        x = lax.all_gather(x, axis, axis=along, tiled=True)
+    return x
+
+
+def _scattered(x: jax.Array, axes: tuple[str, ...], along: int) -> jax.Array:
+    for axis in axes:
+        x = lax.psum_scatter(x, axis, scatter_dimension=along, tiled=True)
+    return x
 
 
 _EPILOGUES: dict[str, Callable[[jax.Array], jax.Array]] = {

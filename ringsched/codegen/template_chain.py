@@ -7,7 +7,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -20,7 +19,6 @@ from ringsched.codegen.template_multiply import (
     _padded,
     _part_of_core,
     _rows_of_core,
-    _varying_with,
 )
 
 N = 4

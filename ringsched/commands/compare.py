@@ -147,7 +147,10 @@ def _is_number(value: object) -> bool:
 
 
 def figures_of(other: Other, operands: Sequence[Operand], target: str, cores: int | None = None) -> Figures:
-    """Compiles it for the target, with these operands, for so many cores of a device. Raises RS613 where it does not take them, RS603 … RS605."""
+    """Compiles it for the target, with these operands, for so many cores of a device.
+
+    Raises RS613 where it does not take them, RS603 … RS605.
+    """
     if isinstance(other, Figures):
         return other
     texts = ", ".join(map(str, operands))

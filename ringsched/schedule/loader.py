@@ -379,8 +379,8 @@ class _Reader:
                     f"`{path.value}` cannot have its operands in HBM here",
                     dict(schedule.lowering.spans)["memory"],
                     "asked for here",
-                    "leave `memory` out: a chain keeps its weights in HBM by itself, and one layer of each in VMEM, where "
-                    "its activations are",
+                    "leave `memory` out: a chain keeps its weights in HBM by itself, and one layer of each in VMEM, "
+                    "where its activations are",
                 )
         epilogue = cast("Epilogue | None", plain(node["epilogue"]) if "epilogue" in node else None)
         return Link(path=path.value, schedule=schedule, epilogue=epilogue, span=path.span)

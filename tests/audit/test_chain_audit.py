@@ -180,3 +180,58 @@ def test_the_other_forms(tmp_path: Path, activation: str) -> None:
             assert process is not None
             outcome = audit_small(process, [compile_schedule(open_schedule(file))])
         assert not outcome.undecided
+
+
+TORUS = "topology: {torus: [X, Y]}\nparams: {X: 2, Y: 3}\n"
+GATHER = f"""\
+schedule: gather
+collective: all_gather
+{TORUS}chunks: [X, Y]
+compute: {{multiply: on arrival, shard: features}}
+steps:
+  - for: s in 0 .. X - 2
+    do:
+      - send: chunk[(x - s) % X, y]
+        to: [x + 1, y]
+  - for: i in 0 .. X - 1
+    do:
+      - for: s in 0 .. Y - 2
+        do:
+          - send: chunk[(x + i) % X, (y - s) % Y]
+            to: [x, y + 1]
+"""
+SCATTER = f"""\
+schedule: scatter
+collective: reduce_scatter
+{TORUS}chunks: [X, Y]
+compute: {{multiply: before sending, shard: features}}
+steps:
+  - for: i in 0 .. X - 1
+    do:
+      - for: s in 0 .. Y - 2
+        do:
+          - send: chunk[(x + i) % X, (y - s - 1) % Y]
+            to: [x, y + 1]
+            op: reduce
+  - for: s in 0 .. X - 2
+    do:
+      - send: chunk[(x - s - 1) % X, y]
+        to: [x + 1, y]
+        op: reduce
+"""
+
+
+@pytest.mark.parametrize("activation", ["sharded", "whole"])
+def test_on_a_torus(tmp_path: Path, activation: str) -> None:
+    """A rank's shard is that of both its coordinates."""
+    from ringsched.commands.audited import audit_small, auditor
+
+    (tmp_path / "gather.yaml").write_text(GATHER)
+    (tmp_path / "scatter.yaml").write_text(SCATTER)
+    file = tmp_path / "chain.yaml"
+    uses = "  - use: gather\n    epilogue: gelu\n  - use: scatter\n"
+    file.write_text(f"schedule: chain\n{TORUS}activation: {activation}\nchain:\n{uses}")
+    with auditor(True) as process:
+        assert process is not None
+        outcome = audit_small(process, [compile_schedule(open_schedule(file))])
+    assert not outcome.undecided

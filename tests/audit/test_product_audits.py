@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -174,10 +175,12 @@ def test_kernels_with_a_product_left_out_are_wrong(name: str) -> None:
     """What is no race still gives another result."""
     source = rs.compile(name).source(N=2)
     kernel, rest = source.split("\n\n\ndef _backward(")  # the kernel of the gradient comes behind
-    head, *products = kernel.split("\n    _multiply(")
+    head, *found = re.split(r"\n    (_multiply\w*)\(", kernel)
+    products = list(zip(found[::2], found[1::2], strict=True))
     assert products
     for left_out in range(len(products)):
-        parts = [f"\n    {'_ignored' if k == left_out else '_multiply'}({part}" for k, part in enumerate(products)]
+        names = ["_ignored" if k == left_out else function for k, (function, _) in enumerate(products)]
+        parts = [f"\n    {function}({part}" for function, (_, part) in zip(names, products, strict=True)]
         ignored = "\n\ndef _ignored(*refs, **options):\n    pass\n"
         text = head + "".join(parts) + "\n\n\ndef _backward(" + rest + ignored
         report = audit(text, name, 2, by_lax(name))

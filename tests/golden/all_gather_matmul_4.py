@@ -631,7 +631,7 @@ def _operands(call, x, w):
     """x, and a tuple of the weight or of a gate and the weight."""
     weights = w if isinstance(w, (tuple, list)) else (w,)
     weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return call.vary(jnp.asarray(x)), weights
+    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
 
 
 def _check_product(call, x, weights, options, **rule):
@@ -1657,6 +1657,13 @@ def _padded_weights(weights, rows, cols, options):
 def _shape_of(w, options):
     """Rows and columns of a weight, the way it is multiplied."""
     return w.shape[::-1] if options["transposed"] else w.shape
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient

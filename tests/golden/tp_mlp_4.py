@@ -530,13 +530,6 @@ def _epilogues(name, given, known):
     return tuple(_epilogue(name, each) for each in given)
 
 
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
 def _shard_of_whole(call, x, axis):
     """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
     varying = set(call.axes) & set(jax.typeof(x).mat.varying)
@@ -979,6 +972,13 @@ def _padded_weights(weights, rows, cols, options):
 def _shape_of(w, options):
     """Rows and columns of a weight, the way it is multiplied."""
     return w.shape[::-1] if options["transposed"] else w.shape
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient

@@ -26,9 +26,10 @@ def refused(content: str) -> str:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_shipped_one() -> None:
-    chain = open_schedule("tp_mlp", {"N": 8})
-    assert isinstance(chain, Chain)
+@pytest.mark.parametrize(("name", "activation"), [("tp_mlp", "sharded"), ("tp_mlp_whole", "whole")])
+def test_the_shipped_ones(name: str, activation: str) -> None:
+    chain = open_schedule(name, {"N": 8})
+    assert isinstance(chain, Chain) and chain.activation == activation
     assert [link.epilogue for link in chain.links] == ["gelu", None]
     assert [p.value for p in chain.parameters] == [8]
     source = Path(chain.path).read_text(encoding="utf-8")
