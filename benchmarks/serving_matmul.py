@@ -52,9 +52,11 @@ def row(source: str, rows: int, target: str, timeout: float) -> str:
     modelled = re.search(r"modelled (\d+)", note)
     said = "; ".join(part for part in note.split("; ") if "VMEM " not in part and "modelled" not in part)
     cycles = "-" if report.cycles is None else f"{report.cycles:,}"
+    if report.cores == 2:
+        said = f"on each of two cores: {said}"
     peak = "-"
     if report.cycles is not None:
-        peak = f"{ideal_cycles(rows, target) / report.cycles:.1%}"
+        peak = f"{ideal_cycles(rows, target) / (report.cores or 1) / report.cycles:.1%}"
     vmem = "-" if report.vmem_bytes is None else f"{report.vmem_bytes / 2**20:.1f}"
     model = modelled[1] if modelled else "-"
     return f"{rows:>5} {cycles:>10} {peak:>8} {vmem:>8} {seconds:>9.1f} {model:>8}  {said}"

@@ -12,6 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from ringsched.codegen.template_multiply import (
     _FACTORS,
+    _check_factor,
     _compiler_params,
     _epilogue,
     _Finish,
@@ -152,8 +153,7 @@ def _check_chain(call, x, weights, widths):
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
     floats = [name for name in _FACTORS if name != "int8"]
-    if x.dtype.name not in floats:
-        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
+    _check_factor(call, x.dtype, floats)
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:

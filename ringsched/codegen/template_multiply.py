@@ -423,6 +423,16 @@ _WIDE = jnp.dtype("float32")  # of sums in a gradient
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
+def _check_factor(call, dtype, known):
+    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
+    if call.tpu is not None and call.tpu.generation < 5:
+        known = [name for name in known if jnp.dtype(name).itemsize > 1]
+    if dtype.name not in known:
+        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
+        have = f"{', '.join(known)}{chip}, not {dtype}"
+        raise ValueError(f"{call.name} multiplies {have}")
+
+
 def _epilogue(name, epilogue):
     """The function that is applied to complete sums, in 32 bits."""
     known = {

@@ -15,6 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 from ringsched.codegen.template_multiply import (
     _FACTORS,
     _WIDE,
+    _check_factor,
     _compiler_params,
     _dot,
     _Finish,
@@ -305,8 +306,7 @@ def _check_product(call, x, weights, options, **rule):
     if len(set(dtypes)) > 1:
         have = " and ".join(dtypes)
         raise ValueError(f"{name} takes x and w of one dtype, not {have}")
-    if x.dtype.name not in _FACTORS:
-        raise ValueError(f"{name} multiplies {', '.join(_FACTORS)}, not {x.dtype}")
+    _check_factor(call, x.dtype, _FACTORS)
     if len(set(shapes[1:])) > 1:
         have = " and ".join(map(str, shapes[1:]))
         raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")

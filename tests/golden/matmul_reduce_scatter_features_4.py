@@ -654,8 +654,7 @@ def _check_product(call, x, weights, options, **rule):
     if len(set(dtypes)) > 1:
         have = " and ".join(dtypes)
         raise ValueError(f"{name} takes x and w of one dtype, not {have}")
-    if x.dtype.name not in _FACTORS:
-        raise ValueError(f"{name} multiplies {', '.join(_FACTORS)}, not {x.dtype}")
+    _check_factor(call, x.dtype, _FACTORS)
     if len(set(shapes[1:])) > 1:
         have = " and ".join(map(str, shapes[1:]))
         raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
@@ -1669,6 +1668,16 @@ def _varying_with(call, x, weights):
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _check_factor(call, dtype, known):
+    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
+    if call.tpu is not None and call.tpu.generation < 5:
+        known = [name for name in known if jnp.dtype(name).itemsize > 1]
+    if dtype.name not in known:
+        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
+        have = f"{', '.join(known)}{chip}, not {dtype}"
+        raise ValueError(f"{call.name} multiplies {have}")
 
 
 def _epilogue(name, epilogue):

@@ -555,8 +555,7 @@ def _check_chain(call, x, weights, widths):
         have = ", ".join(sorted(dtypes))
         raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
     floats = [name for name in _FACTORS if name != "int8"]
-    if x.dtype.name not in floats:
-        raise ValueError(f"{call.name} multiplies {', '.join(floats)}, not {x.dtype}")
+    _check_factor(call, x.dtype, floats)
     if any(it.size == 0 for it in (x, *weights)):
         raise ValueError(f"{call.name} takes no empty operands")
     if len({w.shape[0] for w in weights}) > 1:
@@ -983,6 +982,16 @@ def _varying_with(call, x, weights):
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient
 _FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _check_factor(call, dtype, known):
+    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
+    if call.tpu is not None and call.tpu.generation < 5:
+        known = [name for name in known if jnp.dtype(name).itemsize > 1]
+    if dtype.name not in known:
+        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
+        have = f"{', '.join(known)}{chip}, not {dtype}"
+        raise ValueError(f"{call.name} multiplies {have}")
 
 
 def _epilogue(name, epilogue):
