@@ -604,7 +604,7 @@ def _cut(extras, units, spec, pack):
 def _whole(call, gathered, own, count):
     """The shards of all ranks [N, …], of units that have arrived and this rank's own."""
     shards = gathered.reshape(N, count, *gathered.shape[-2:])
-    own = own.reshape(count, *own.shape[-2:])
+    own = own.reshape(shards.shape[1:])
     return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
 
 
