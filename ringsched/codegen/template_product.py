@@ -306,9 +306,9 @@ def _check_product(call, x, weights, options, **rule):
     """
     name, gates, split = call.name, rule.get("gates", True), rule.get("split")
     deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
-    if len(weights) > 2 or (len(weights) == 2 and not gates):
-        have = f"{1 + gates} weights" if gates else "one weight"
-        raise ValueError(f"{name} takes at most {have}, not {len(weights)}")
+    if not 1 <= len(weights) <= 1 + gates:
+        want = "a weight, or a gate and a weight" if gates else "one weight"
+        raise ValueError(f"{name} takes {want}, not {len(weights)}")
     shapes = [x.shape, *(w.shape for w in weights)]
     if any(len(shape) != 2 for shape in shapes):
         raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
