@@ -171,7 +171,7 @@ def test_kinds_of_plans(name: str) -> None:
         ("all_gather_matmul", 3),
         ("matmul_reduce_scatter_bidirectional", 2),
         ("matmul_reduce_scatter_features", 2),
-        *(pytest.param(name, ranks, marks=SLOW) for name in PRODUCTS for ranks in (2, 3, 4)),
+        *(pytest.param(name, ranks, marks=SLOW) for name in PRODUCTS for ranks in (2, 3, 4, 8)),
     ],
 )
 def test_a_plan_of_each_kind(name: str, ranks: int) -> None:
@@ -193,11 +193,10 @@ def test_the_plan_of_the_model(name: str, ranks: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_every_plan(name: str, ranks: int) -> None:
-    for _, plan in plans(name, ranks):
-        right(audit(with_plan(name, ranks, plan), name, ranks))
+def test_every_plan(name: str) -> None:
+    for _, plan in plans(name, 4):
+        right(audit(with_plan(name, 4, plan), name, 4))
 
 
 @pytest.mark.slow
@@ -212,7 +211,7 @@ def test_loops(name: str) -> None:
         return
     found = every_kind(name, ranks)
     assert {"all tiles anew", "all tiles anew, a part of a unit at a time"} <= set(found)
-    for plan in found.values():
+    for plan in list(found.values())[:: 4 if ranks > 12 else 1]:
         right(audit(with_plan(name, ranks, plan), name, ranks))
 
 
