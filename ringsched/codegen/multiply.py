@@ -94,6 +94,7 @@ class Product:
             "    scale, bias: [columns of the result], before the epilogue: sum * scale + bias.",
             "    With a gate, a pair of each.",
             "    residual: like the result, added after the epilogue.",
+            *(["    All ranks have scale, bias and residual alike."] if self._shares() == "1" else []),
             "    transposed: w is [cols, depth].",
             "    out_dtype: of the result; None: that of x, float32 for scaled integers.",
         ]
@@ -127,10 +128,14 @@ class Product:
             "    }",
             *call("    shape = _check_product(", ["call", "x", "weights", "options", *self._shape()], 0),
             f"    _spread(call, {'N * ' if self.keeps and self.by_rows else ''}x.shape[0])",
-            "    extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)",
+            f"    extras = _extras(call, scale, bias, residual, shape, {self._sides()})",
             "    return _differentiable(call, _forward, _backward, x, weights, extras, options)",
         ]
         return lines
+
+    def _sides(self) -> str:
+        """Whether there is a gate, and what all ranks have alike."""
+        return "False, same=True" if self.promise.kind == "all_reduce" else "len(weights) > 1"
 
     def _shape(self) -> list[str]:
         """How the result's shape follows from those of x and w."""

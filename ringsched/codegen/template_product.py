@@ -61,7 +61,7 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
     operands += [(w, w_place, False) for w in weights]
     for name, it in extras.items():
         residual = name == "residual"
-        operands.append((it, o_place if residual else near, residual))
+        operands.append((call.vary(it), o_place if residual else near, residual))
     results = [((*spec["o"], rows, cols), dtype, o_place)]
     scratch = []
     for grid, kind in spec["scratch"]:
@@ -224,9 +224,20 @@ def _weight_gradient(x, ct, w, options):
     return product.astype(w.dtype)
 
 
-def _extras(call, scale, bias, residual, shape, gated):
-    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result."""
+def _extras(call, scale, bias, residual, shape, gated, same=False):
+    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result.
+
+    same: the result is the same on all ranks, and so they must be.
+    """
     found = {}
+
+    def typed(name, it):
+        if not same:
+            return call.vary(it)
+        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
+            raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
+        return it
+
     for name, given in (("scale", scale), ("bias", bias)):
         if given is None:
             continue
@@ -235,10 +246,10 @@ def _extras(call, scale, bias, residual, shape, gated):
         if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
             want = f"{'two of ' if gated else ''}[{shape[1]}]"
             raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
-        rows = [call.vary(jnp.asarray(each, jnp.float32)) for each in both]
-        found[name] = jnp.stack(rows)
+        rows = [jnp.asarray(each, jnp.float32) for each in both]
+        found[name] = typed(name, jnp.stack(rows))
     if residual is not None:
-        residual = call.vary(jnp.asarray(residual))
+        residual = typed("residual", jnp.asarray(residual))
         if residual.shape != shape:
             want = f"a residual {list(shape)}, not {list(residual.shape)}"
             raise ValueError(f"{call.name} needs {want}")
@@ -263,7 +274,7 @@ def _cut(extras, units, spec, pack):
 def _whole(call, gathered, own, count):
     """The shards of all ranks [N, …], of units that have arrived and this rank's own."""
     shards = gathered.reshape(N, count, *gathered.shape[-2:])
-    own = own.reshape(count, *own.shape[-2:])
+    own = own.reshape(shards.shape[1:])
     return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
 
 
@@ -296,9 +307,9 @@ def _check_product(call, x, weights, options, **rule):
     """
     name, gates, split = call.name, rule.get("gates", True), rule.get("split")
     deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
-    if len(weights) > 2 or (len(weights) == 2 and not gates):
-        have = f"{1 + gates} weights" if gates else "one weight"
-        raise ValueError(f"{name} takes at most {have}, not {len(weights)}")
+    if not 1 <= len(weights) <= 1 + gates:
+        want = "a weight, or a gate and a weight" if gates else "one weight"
+        raise ValueError(f"{name} takes {want}, not {len(weights)}")
     shapes = [x.shape, *(w.shape for w in weights)]
     if any(len(shape) != 2 for shape in shapes):
         raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")

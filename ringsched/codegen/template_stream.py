@@ -521,7 +521,7 @@ def _plan(name, work, chip, sizes, options):
         _log.info("%s: operands in VMEM, %.1f MiB", name, whole / 2**20)
         return None
     tiles = [128 * k for k in range(1, 17) if work.cols % (128 * k) == 0]
-    if wanted is not None and (wanted % 128 or work.cols % wanted):
+    if wanted is not None and (wanted < 1 or wanted % 128 or work.cols % wanted):
         rule = f"a multiple of 128 that divides the {work.cols} columns"
         raise ValueError(f"{name} takes tiles of {rule}, not {wanted}")
     plans = list(work.plans(tiles if wanted is None else [wanted]))
@@ -529,11 +529,10 @@ def _plan(name, work, chip, sizes, options):
         plans = []  # what is summed up in a loop is stored behind it, from VMEM
     fitting = [p for p in plans if sum(work.sizes(p).values()) <= most * 15 // 16]
     if not fitting:
-        if memory is None or not plans:
-            smallest = min((work.sizes(p) for p in plans), key=_total, default=sizes)
-            _check_fits(name, sizes if whole <= most else smallest, most)
+        if whole <= most and (memory is None or not plans):
             return None
-        _check_fits(name, min((work.sizes(p) for p in plans), key=_total), most)
+        smallest = min(map(work.sizes, plans), key=_total, default=sizes)
+        _check_fits(name, smallest, most * 15 // 16 if plans else most)
     short = [p for p in fitting if chip.code(work, p) <= _LONGEST]
     if not short:
         short = [min(fitting, key=lambda p: chip.code(work, p))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -315,64 +314,6 @@ def test_whole_arrays(devices: Any, name: str) -> None:
 
 
 # ---- misuse -----------------------------------------------------------------------------------------------------
-
-
-def refused(f: Any, x: tuple[int, ...], w: tuple[int, ...], dtypes: tuple[str, str] = ("float32", "float32")) -> str:
-    """The message of the ValueError; the kernel has not been traced by then."""
-    import jax
-    import jax.numpy as jnp
-    from jax.experimental import pallas as pl
-    from jax.sharding import PartitionSpec as P
-
-    mesh = jax.sharding.AbstractMesh((4,), ("i",))
-    call = jax.shard_map(lambda x, w: f(x[0], w[0]), mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
-    kernels, launch = [], pl.pallas_call
-    pl.pallas_call = lambda *args, **options: kernels.append(args) or launch(*args, **options)
-    try:
-        with pytest.raises(ValueError) as caught:
-            jax.eval_shape(
-                call, *(jax.ShapeDtypeStruct((4, *s), jnp.dtype(d)) for s, d in zip((x, w), dtypes, strict=True))
-            )
-    finally:
-        pl.pallas_call = launch
-    assert not kernels
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_what_is_refused(devices: Any, name: str) -> None:
-    f = ours(name)
-    factor = 4 if "features" in name and name in GATHERS else 1
-    rows = f"{factor} * 64 = {factor * 64}" if factor > 1 else "64 = 64"
-    depth = refused(f, (16, 64), (factor * 64 + 1, 128))
-    assert depth == f"{name} needs w to have {rows} rows: x is (16, 64) and w ({factor * 64 + 1}, 128)"
-    w = (factor * 64, 128)
-    assert (
-        refused(f, (16, 64), w, ("float32", "bfloat16"))
-        == f"{name} takes x and w of one dtype, not float32 and bfloat16"
-    )
-    float16 = refused(f, (16, 64), w, ("float16", "float16"))
-    assert float16.startswith(f"{name} multiplies float32, bfloat16, int8, ") and float16.endswith("not float16")
-    assert refused(f, (1, 16, 64), w) == f"{name} takes matrices, not (1, 16, 64) and {w}"
-    assert refused(f, (16, 64), (1, *w)) == f"{name} takes matrices, not (16, 64) and {(1, *w)}"
-    if "scatter" in name:
-        x, w = ((16, 64), (64, 127)) if "features" in name else ((15, 64), (64, 128))
-        what = "columns of w" if "features" in name else "rows of x"
-        assert refused(f, x, w) == f"{name} shares the {what} out among 4 ranks: {127 if 'features' in name else 15}"
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_too_large_for_vmem(devices: Any, name: str) -> None:
-    """The message has the terms of the sum; they come to more than there is."""
-    x, w = shapes(name, 4, 4096, 4096, 4096)
-    message = refused(ours(name), x, w)
-    found = re.fullmatch(
-        rf"{name} does not fit (\d+) MiB of VMEM: x (\S+) \+ o (\S+) \+ w (\S+) \+ scratch (\S+) MiB", message
-    )
-    assert found, message
-    vmem, *parts = map(float, found.groups())
-    assert sum(parts) > vmem
-    assert parts[0] == x[0] * x[1] * 4 / 2**20 and parts[2] == w[0] * w[1] * 4 / 2**20
 
 
 def test_axis_of_another_size(devices: Any) -> None:
