@@ -165,6 +165,7 @@ def check_another(name: str, old: str, new: str) -> None:
     assert report.verdict == "wrong" or report.values == "wrong", (old, str(report))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["sharded", "whole"])
 def test_the_other_forms(tmp_path: Path, activation: str) -> None:
     """Along rows, and with four links."""
@@ -221,6 +222,7 @@ steps:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["sharded", "whole"])
 def test_on_a_torus(tmp_path: Path, activation: str) -> None:
     """A rank's shard is that of both its coordinates."""
