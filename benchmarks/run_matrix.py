@@ -2,8 +2,8 @@
 
     python benchmarks/run_matrix.py [SCHEDULE…] [--sizes 2 3 4 5 8] [--dtypes f32 bf16 i32]
 
-Schedules that multiply are run with f32, bf16 and i8 (chains: no i8), and 2, 3, 4 and 8 ranks. Takes about half an hour;
-ends with the number of runs that failed, and exits with 1 where there is one.
+Schedules that multiply are run with f32, bf16 and i8 (chains: no i8), and 2, 3, 4 and 8 ranks. Takes about half an
+hour; ends with the number of runs that failed, and exits with 1 where there is one.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def module_text(
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
-        parts = ("template_product.py", "template_stream.py", "template_multiply.py", "template.py")
+        parts = [f"template_{part}.py" for part in ("product", "stream", "plan", "multiply")]
+        parts.append("template.py")
         return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]

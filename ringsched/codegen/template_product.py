@@ -28,7 +28,8 @@ from ringsched.codegen.template_multiply import (
     _varying_with,
     _Weight,
 )
-from ringsched.codegen.template_stream import _Chip, _plan, _stream_buffers, _Streamed, _Work
+from ringsched.codegen.template_plan import _Chip, _plan, _stream_buffers, _Work
+from ringsched.codegen.template_stream import _Streamed
 
 N = 4
 

@@ -941,6 +941,10 @@ def _far_residual(product):
     return ref is not None and not _in_vmem(ref)
 
 
+# Which operands are streamed, and how: what there is to choose from, and a model of the
+# chip that chooses. What follows is the same in every module of a collective matmul.
+
+
 @dataclasses.dataclass(frozen=True)
 class _Plan:
     """How operands are streamed.
