@@ -125,7 +125,15 @@ def with_all(name: str) -> str:
 
 @pytest.mark.parametrize(
     ("name", "n", "memory"),
-    [(name, 2 + i % 2, ("hbm", "vmem")[i // 2 % 2]) for i, name in enumerate(PRODUCTS)]
+    [
+        ("all_gather_matmul", 2, "hbm"),
+        ("all_gather_matmul_bidirectional", 3, "hbm"),
+        ("all_gather_matmul_features", 2, "vmem"),
+        ("matmul_all_reduce", 2, "hbm"),
+        ("matmul_reduce_scatter", 3, "hbm"),
+        ("matmul_reduce_scatter_features", 3, "vmem"),
+        ("matmul_reduce_scatter_features_bidirectional", 2, "hbm"),
+    ]
     + [slow(name, n, memory) for name in PRODUCTS for n in (2, 3, 4, 8) for memory in ("vmem", "hbm")],
 )
 def test_everything_at_once(devices: Any, name: str, n: int, memory: str) -> None:
