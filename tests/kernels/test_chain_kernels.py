@@ -122,7 +122,7 @@ CHANGES: dict[str, tuple[Callable[..., Any], str]] = {
     "another width": (lambda x, w1, w2: (x, w1, w2[..., 2:]), "it has 255 columns where a shard of x has 256"),
     "a matrix": (lambda x, w1, w2: (x, w1[:, 0], w2), r"takes \[rows, cols\] and \[layers, rows, cols\]"),
     "dtypes": (lambda x, w1, w2: (x.astype(np.float16), w1, w2), "takes operands of one dtype"),
-    "integers": (lambda *it: tuple(a.astype(np.int8) for a in it), "multiplies float32, bfloat16, float8_e4m3fn, float8_e5m2, not int8"),
+    "integers": (lambda *it: tuple(a.astype(np.int8) for a in it), "bfloat16, float8_e4m3fn, float8_e5m2, not int8"),
     "no rows": (lambda x, w1, w2: (x[:, :0], w1, w2), "takes no empty operands"),
     "no layers": (lambda x, w1, w2: (x, w1[:, :0], w2[:, :0]), "takes no empty operands"),
 }
