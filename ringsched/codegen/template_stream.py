@@ -40,7 +40,7 @@ class _Streamed:
         if most is None:
             self.group(units)
             self.passes += 1
-        elif most >= units[0].rows:
+        elif most > units[0].rows:
             self.in_blocks(units, most // units[0].rows)
         else:
             for product in products:
