@@ -1,15 +1,18 @@
 """Static cycles of the collective matmuls: what the TPU compiler makes of them, no TPU needed.
 
-    python benchmarks/collective_matmul.py [--target v5p:2x2x1]
+    python benchmarks/collective_matmul.py [--target v5p:2x2x1] [--only NAME]
 
 The shapes are x [256, 1024], W1 [1024, 16384] and W2 [16384, 1024] over 4 devices in bf16, a layer of a tensor-parallel
 MLP. Cycles are those of one core. Where a device has two cores, some schedules are compiled for both, too: each core
-has half of the rows, and the ratio is that to the cycles on a single core.
+has half of the rows, and the ratio is that to the cycles on a single core. Behind these come the shapes of serving, see
+serving_matmul.py, for three chips; not with --only.
 """
 
 import argparse
 import sys
 import time
+
+import serving_matmul
 
 from ringsched.operand import Operand
 from ringsched.pipeline import compile_schedule, open_schedule
@@ -47,6 +50,10 @@ def main() -> None:
                 one = row(name, shapes, arguments.target, 1)
                 if name in BOTH_CORES and one is not None:
                     row(name, shapes, arguments.target, 2, one)
+    if not arguments.only:
+        serving_matmul.table("v6e:2x4", serving_matmul.ROWS)
+        serving_matmul.table("v5p:2x2x2", serving_matmul.FEWER)
+        serving_matmul.table("tpu7x:2x2x1", serving_matmul.FEWER)
 
 
 def row(

@@ -11,6 +11,7 @@ beside them, and how many bytes come and go between HBM and VMEM, against those 
 import argparse
 import re
 import time
+from collections.abc import Sequence
 
 from ringsched.operand import Operand
 from ringsched.pipeline import compile_schedule, open_schedule
@@ -19,6 +20,7 @@ from ringsched.target.report import MATMUL_UNITS
 
 NAME, RANKS, DEPTH, WIDTH = "all_gather_matmul_bidirectional", 8, 8192, 57344
 ROWS = (16, 32, 64, 128, 256, 1024, 2048, 8192)
+FEWER = (16, 1024, 2048, 8192)
 
 
 def main() -> None:
@@ -28,10 +30,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--timeout", type=float, default=600)
     arguments = parser.parse_args()
+    table(arguments.target, arguments.rows, arguments.timeout)
+
+
+def table(target: str, rows: Sequence[int], timeout: float = 600) -> None:
+    """A row for each number of rows of x."""
     source = compile_schedule(open_schedule(NAME, {"N": RANKS})).source
+    print(f"\n{NAME}, [m, {DEPTH}] @ [{DEPTH}, {WIDTH}] over {RANKS} devices of {target}")
     print(f"{'rows':>5} {'cycles':>10} {'of ideal':>8} {'VMEM MiB':>8} {'compile s':>9} {'model µs':>8}  operands")
-    for rows in arguments.rows:
-        print(row(source, rows, arguments.target, arguments.timeout), flush=True)
+    for m in rows:
+        print(row(source, m, target, timeout), flush=True)
 
 
 def row(source: str, rows: int, target: str, timeout: float) -> str:
