@@ -58,7 +58,7 @@ def row(source: str, rows: int, target: str, timeout: float) -> str:
     seconds = time.perf_counter() - start
     note = report.notes[0].partition(": ")[2] if report.notes else ""
     modelled = re.search(r"modelled (\d+)", note)
-    said = "; ".join(part for part in note.split("; ") if "VMEM " not in part and "modelled" not in part)
+    said = "; ".join(part for part in note.split("; ") if not part.startswith(("VMEM ", "modelled")))
     cycles = "-" if report.cycles is None else f"{report.cycles:,}"
     if report.cores == 2:
         said = f"on each of two cores: {said}"
