@@ -62,8 +62,9 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             return _remainder(expr, below)
         case Binary():
             new = binary(expr.op, simplify(expr.left, below), simplify(expr.right, below))
-            atom = isinstance(new, Binary) and new.op == expr.op
-            return ({new: 1}, 0) if atom else _linear(new, below)  # `x // 1` is x, which may be a sum
+            if isinstance(new, Binary) and new.op == expr.op:
+                return {new: 1}, 0
+            return _linear(new, below)  # `x // 1` is x, which may be a sum
         case Var():
             return {expr: 1}, 0
         case Compare() | Extremum():
