@@ -215,8 +215,9 @@ def _before_epilogue(forward, call, x, weights, extras, ct, options):
 
 
 def _turned(options, **changes):
-    """Options of a product by the transposed weight."""
-    return _plain(options, transposed=not options["transposed"], **changes)
+    """Options of a product by the transposed weight, which has other columns."""
+    turned = not options["transposed"]
+    return _plain(options, transposed=turned, tile=None, **changes)
 
 
 def _weight_gradient(x, ct, w, options):

@@ -561,8 +561,9 @@ def _before_epilogue(forward, call, x, weights, extras, ct, options):
 
 
 def _turned(options, **changes):
-    """Options of a product by the transposed weight."""
-    return _plain(options, transposed=not options["transposed"], **changes)
+    """Options of a product by the transposed weight, which has other columns."""
+    turned = not options["transposed"]
+    return _plain(options, transposed=turned, tile=None, **changes)
 
 
 def _weight_gradient(x, ct, w, options):
@@ -1191,9 +1192,10 @@ def _plan(name, work, chip, sizes, options):
     memory, wanted, most = options["memory"], options["tile"], chip.vmem
     whole = sum(sizes.values())
     small = whole <= most // 2 and wanted is None
+    told = f"operands in VMEM, {whole / 2**20:.1f} MiB"
     if memory == "vmem" or (memory is None and small):
         _check_fits(name, sizes, most)
-        _log.info("%s: operands in VMEM, %.1f MiB", name, whole / 2**20)
+        _log.info("%s: %s", name, told)
         return None
     tiles = [128 * k for k in range(1, 17) if work.cols % (128 * k) == 0]
     if wanted is not None and (wanted < 1 or wanted % 128 or work.cols % wanted):
@@ -1205,6 +1207,7 @@ def _plan(name, work, chip, sizes, options):
     fitting = [p for p in plans if sum(work.sizes(p).values()) <= most * 15 // 16]
     if not fitting:
         if whole <= most and (memory is None or not plans):
+            _log.info("%s: %s", name, told)
             return None
         smallest = min(map(work.sizes, plans), key=_total, default=sizes)
         _check_fits(name, smallest, most * 15 // 16 if plans else most)

@@ -333,3 +333,29 @@ def test_gradients(devices: Any, name: str, check_vma: bool, with_: str, options
 
 def test_gradients_of_what_all_ranks_have_alike(devices: Any) -> None:
     check_gradients("matmul_all_reduce", True, "scale bias residual", shared=True)
+
+
+@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
+def test_a_tile_is_none_of_the_gradient(devices: Any, name: str) -> None:
+    """x has 384 columns on a rank, which tiles of 256 do not divide."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    import ringsched as rs
+
+    rows, cols, depth = P("i", None), P(None, "i"), 384
+    gathers = name == "all_gather_matmul"
+    x, w = ((32, depth), (depth, 1024)) if gathers else ((32, 2 * depth), (2 * depth, 512))
+    function = rs.compile(name)
+    mapped = jax.shard_map(
+        lambda x, w: function(x, w, axis_name="i", memory="hbm", tile=256),
+        mesh=Mesh(np.array(jax.devices()[:2]), ("i",)),
+        in_specs=(rows, cols) if gathers else (cols, rows),
+        out_specs=cols if gathers else rows,
+        check_vma=False,
+    )
+    gradient = jax.grad(lambda x, w: mapped(x, w).sum(), argnums=(0, 1))
+    dx, dw = jax.eval_shape(gradient, jnp.zeros(x), jnp.zeros(w))
+    assert (dx.shape, dw.shape) == (x, w)
