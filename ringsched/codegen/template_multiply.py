@@ -13,8 +13,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-N = 4
-
 # ==== marker ====
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 

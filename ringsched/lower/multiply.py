@@ -113,7 +113,7 @@ class Multiplier:
         if not self.on_arrival or self.along_rows:
             return body
         result, total = Region(buffer=OUTPUT), Region(buffer=TOTAL)
-        last = max((k for k, i in enumerate(body) if _multiplies(i)), default=-1)
+        last = max((k for k, i in enumerate(body) if multiplies(i)), default=-1)
         product = body[last] if last >= 0 else None
         dims = self.lanes.flat.promise.dims
         if isinstance(product, Multiply) and math.prod(dims[len(product.weight.index) :]) == 1:
@@ -185,11 +185,6 @@ def _refused(compute: Compute, message: str, reason: str) -> DiagnosticError:
     return DiagnosticError([finding])
 
 
-def _multiplies(instruction: Instruction) -> bool:
-    match instruction:
-        case Multiply():
-            return True
-        case Loop() | When():
-            return any(_multiplies(i) for i in instruction.body)
-        case _:
-            return False
+def multiplies(i: Instruction) -> bool:
+    """Whether a product is in it."""
+    return isinstance(i, Multiply) or (isinstance(i, Loop | When) and any(map(multiplies, i.body)))

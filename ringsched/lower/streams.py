@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringsched.expr import Binary, Compare, Expr, Int, Var
+from ringsched.lower.multiply import multiplies
 from ringsched.program.program import (
     Copy,
     Instruction,
     Loop,
-    Multiply,
     Region,
     SemaphoreRef,
     Send,
@@ -46,10 +46,6 @@ def _synchronises(i: Instruction) -> bool:
             return False
 
 
-def _multiplies(i: Instruction) -> bool:
-    return isinstance(i, Multiply) or (isinstance(i, Loop | When) and any(map(_multiplies, i.body)))
-
-
 def _behind_last(body: Sequence[Instruction]) -> int:
     """The place behind the last instruction that synchronises."""
     return max((k + 1 for k, i in enumerate(body) if _synchronises(i)), default=len(body))
@@ -73,7 +69,7 @@ def with_weights(bodies: list[tuple[Instruction, ...]], layers: Expr) -> list[li
     more = (Compare(first=following, rest=(("<", layers),)),)
     for number, body in enumerate(bodies, 1):
         start = When(conditions=more, body=(fetch(number, following),))
-        used = max((k for k, i in enumerate(body) if _multiplies(i)), default=-1)
+        used = max((k for k, i in enumerate(body) if multiplies(i)), default=-1)
         behind = [(number - 1, k) for k in range(used + 1, len(body))]
         behind += [(link, k) for link in range(number, len(bodies)) for k in range(len(result[link]))]
         at_end = (len(bodies) - 1, len(result[-1]))

@@ -359,3 +359,23 @@ def test_a_tile_is_none_of_the_gradient(devices: Any, name: str) -> None:
     gradient = jax.grad(lambda x, w: mapped(x, w).sum(), argnums=(0, 1))
     dx, dw = jax.eval_shape(gradient, jnp.zeros(x), jnp.zeros(w))
     assert (dx.shape, dw.shape) == (x, w)
+
+
+def test_a_weight_that_differs_along_another_axis(devices: Any) -> None:
+    """So does the result, for which x, being the same there, has to have that type."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    import ringsched as rs
+
+    function = rs.compile("all_gather_matmul")
+    mapped = jax.shard_map(
+        lambda x, w: function(x, w, axis_name="i", interpret=False),
+        mesh=Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "i")),
+        in_specs=(P("i", None), P(None, ("data", "i"))),
+        out_specs=P(None, ("data", "i")),
+    )
+    y = jax.eval_shape(mapped, jnp.zeros((32, 128)), jnp.zeros((128, 512)))
+    assert y.shape == (32, 512)

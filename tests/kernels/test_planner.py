@@ -268,3 +268,21 @@ def test_passes_multiply_everything_once(devices: Any, name: str) -> None:
         assert products == sum(full) * chosen.count, chosen
         assert read(work, chosen) >= 1
         assert (read(work, chosen) == 1) == (chosen.upto is not None)
+
+
+@pytest.mark.parametrize("m", [1024, 2048, 8192])
+def test_tiles_fill_a_matrix_unit(devices: Any, m: int) -> None:
+    """128 columns take as long as 256 on a unit that has so many."""
+    _, chosen = plan("all_gather_matmul_bidirectional", 8, (m // 8, DEPTH, COLS))
+    assert chosen.tile % 256 == 0
+
+
+def test_8_bits_on_a_chip_that_does_not_multiply_them(devices: Any) -> None:
+    import jax.numpy as jnp
+
+    its = module("all_gather_matmul", 8)
+    old, new = (SimpleNamespace(generation=g, chip_version=f"v{g}") for g in (4, 5))
+    for name in ("int8", "float8_e4m3fn"):
+        its._check_factor(SimpleNamespace(name="f", tpu=new), jnp.dtype(name), its._FACTORS)
+        with pytest.raises(ValueError, match=f"^f multiplies float32, bfloat16 on TPU v4, not {name}$"):
+            its._check_factor(SimpleNamespace(name="f", tpu=old), jnp.dtype(name), its._FACTORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,3 +234,10 @@ def test_the_compiler_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = caught.value.diagnostics
     assert (found.code, found.help) == ("RS604", "smaller operands")
     assert found.message == "matmul: the kernel does not compile: RESOURCE_EXHAUSTED"
+
+
+def test_cores_are_told_where_there_are_two() -> None:
+    two = replace(FIGURES, report=replace(REPORT, cores=2))
+    one = replace(FIGURES, report=replace(REPORT, cores=1))
+    assert re.search(r"^  cores a device +2 +1$", comparison_text(two, one), re.MULTILINE)
+    assert "cores" not in comparison_text(one, one)
