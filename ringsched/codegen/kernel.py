@@ -15,7 +15,7 @@ from typing import assert_never
 
 from ringsched.codegen.fuse import Product, fuse
 from ringsched.codegen.lines import WIDTH, call, comment, paragraph
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
+from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, names
 from ringsched.program.program import (
     BARRIER,
     Add,
@@ -36,6 +36,7 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
+from ringsched.program.tables import Table, tables_of
 
 SIDE_NAMES = ("X", "Y", "Z")
 
@@ -74,7 +75,7 @@ def kernel_lines(
     arguments: Arguments | None = None,
     debug: bool = False,
 ) -> list[str]:
-    """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program.
+    """`def name(coordinates, tables, refs, semaphores, *, axes): …`; references come in the order of the Program.
 
     units: of each buffer; None: they are all alike.
     """
@@ -84,7 +85,8 @@ def kernel_lines(
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
     writer = _writer(program, units, arguments, debug)
     options = ["*", "axes", *arguments.names]
-    lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
+    tables = [f"{table}_ref" for table in writer.tables.values()]
+    lines = list(call(f"def {name}(", [*program.coordinates, *tables, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
     for peer, alias in writer.peers.items():
@@ -121,6 +123,7 @@ def _writer(program: Program, units: Mapping[str, Unit], arguments: Arguments, d
         shapes={b.name: b.shape for b in program.buffers},
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
+        tables=tables_of(program),
         columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
         stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
         finishes=dict(arguments.finishes),
@@ -186,6 +189,7 @@ class _Writer:
     shapes: dict[str, tuple[int, ...]]  # of buffers, in units
     counts: dict[str, int]  # of semaphore arrays
     peers: dict[Peer, str]  # those with a name
+    tables: dict[Table, str]
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     stacked: frozenset[str] = frozenset()  # layers of such buffers
@@ -428,6 +432,8 @@ class _Writer:
                 return text, 7
             case Compare():
                 return " & ".join(f"({p})" for p in self.comparisons(expr)), 3
+            case Lookup():
+                return f"{self.tables[expr.table]}_ref[{self.expr(expr.index)}]", 7
             case _:
                 assert_never(expr)
 

@@ -10,18 +10,20 @@ fixed part  the text of `template.py` after its marker, the same in all modules
 from __future__ import annotations
 
 import importlib.resources
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import listed, paragraph
+from ringsched.codegen.lines import WIDTH, listed, paragraph
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
+from ringsched.program.tables import tables_of
 from ringsched.schedule.schedule import Chain, Multiply
 
 IMPORTS = """\
@@ -157,10 +159,26 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'
     yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
+    yield from _tables(program)
     yield from _synchronisation(program)
     memory = f'"{kernel.memory}"' if kernel.memory else None
     yield f'    "memory": {memory},'
     yield "}"
+
+
+def _tables(program: Program) -> Iterator[str]:
+    """The constants that the kernel looks up, each table with its name."""
+    tables = tables_of(program)
+    if not tables:
+        return
+    yield '    "tables": ['
+    for table, name in tables.items():
+        yield f"        # {name}"
+        # Two lines never fit one, at 88 columns or 120, so that a formatter leaves them alone.
+        rows = textwrap.wrap(" ".join(map(str, table)), WIDTH - 12)
+        yield from (f'        "{row} "' for row in rows[:-1])
+        yield f'        "{rows[-1]}",'
+    yield "    ],"
 
 
 def _synchronisation(program: Program) -> Iterator[str]:

@@ -252,10 +252,15 @@ class _Call:
         def body(*refs):
             kernel(*self.coordinates(), *refs, axes=self.axes)
 
+        tables = [
+            jnp.array([int(entry) for entry in text.split()], jnp.int32)
+            for text in spec.get("tables", ())
+        ]
+        places = [pltpu.SMEM] * len(tables) + [place]
         return pl.pallas_call(
             body,
             out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place)],
+            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
             out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
             scratch_shapes=scratch + spec["semaphores"],
             compiler_params=pltpu.CompilerParams(
@@ -267,7 +272,7 @@ class _Call:
             ),
             interpret=self.interpret,
             name=self.name,
-        )(x)[0]
+        )(*tables, x)[0]
 
     def coordinates(self):
         """Where the device that runs the kernel is among the ranks."""

@@ -20,7 +20,7 @@ from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.places import find_places
-from ringsched.lower.plan import DONE, Decision, Plan, make_plan
+from ringsched.lower.plan import DONE, Decision, Plan, make_plan, tabled
 from ringsched.lower.sequential import Terms, TermsEmitter, decision, products_apart
 from ringsched.lower.where import where
 from ringsched.program.program import (
@@ -55,8 +55,10 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     lanes = find_lanes(flat, symmetric=symmetric)
     places = find_places(lanes)
     plan = make_plan(lanes, places, wishes)
-    unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
     compute = flat.schedule.compute
+    looking = compute is not None and any(tabled(lane.statement) for lane in lanes.lanes)
+    unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
+    unroll |= looking  # kernels that multiply take no tables
     multiplier: Multiplier | Terms | None = None
     sequential = compute is not None and compute.overlap == "none"
     if compute is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, integer, substitute
+from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, integer, looked_up, substitute
 
 Terms = dict[Expr, int]
 Bounds = Mapping[str, int]
@@ -27,6 +27,8 @@ def simplify(expr: Expr, below: Bounds = NO_BOUNDS) -> Expr:
         case Extremum():
             operands = tuple(simplify(e, below) for e in expr.operands)
             return substitute(Extremum(name=expr.name, operands=operands), {})
+        case Lookup():
+            return looked_up(expr, simplify(expr.index, below))
         case Neg() | Binary():
             terms, constant = _linear(expr, below)
             return _rebuilt(terms, constant)
@@ -67,7 +69,7 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             return _linear(new, below)  # `x // 1` is x, which may be a sum
         case Var():
             return {expr: 1}, 0
-        case Compare() | Extremum():
+        case Compare() | Extremum() | Lookup():
             new = simplify(expr, below)
             return ({}, new.value) if isinstance(new, Int) else ({new: 1}, 0)
         case _:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, InternalError, Label, Span
-from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var, names
+from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, names
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Activation,
@@ -23,6 +23,7 @@ from ringsched.schedule.schedule import (
     ChunkRef,
     Collective,
     CollectiveKind,
+    Constructed,
     Epilogue,
     Item,
     Link,
@@ -39,6 +40,7 @@ from ringsched.schedule.schedule import (
     Shard,
     Slice,
     Step,
+    Synth,
     TopologyKind,
     TopologySpec,
     Transfer,
@@ -282,6 +284,7 @@ class _Reader:
         self.found = Collector()
         self.unknown: dict[str, tuple[int, list[Span]]] = {}
         self.parameters: tuple[Parameter, ...] = ()
+        self.tables: dict[str, tuple[int, ...]] = {}
         self.coordinates: tuple[str, ...] = ()
         self.ranks = 1  # how many coordinates a rank has
 
@@ -291,6 +294,7 @@ class _Reader:
         tree = self.tree
         name = self._name()
         self.parameters = self._parameters()
+        self.tables = self._tables()
         scope = _Scope(tuple(p.name for p in self.parameters), "")
         topology = self._topology(tree["topology"], scope)
         collective = self._collective(tree["collective"], scope)
@@ -312,6 +316,7 @@ class _Reader:
             collective=collective,
             topology=topology,
             parameters=self.parameters,
+            tables=tuple(self.tables.items()),
             chunks=sizes,
             items=items,
             compute=compute,
@@ -420,6 +425,22 @@ class _Reader:
             result.append(Parameter(name=name, value=value, span=entry.span))
         return tuple(result)
 
+    def _tables(self) -> dict[str, tuple[int, ...]]:
+        entry = self.tree.entry("tables")
+        if entry is None or not isinstance(entry.value, Mapping):
+            return {}
+        taken = {p.name: "a parameter" for p in self.parameters}
+        found: dict[str, tuple[int, ...]] = {}
+        for entry in entry.value.entries:
+            self._check_name(entry.key.text, "table", taken)
+            items = _as(Sequence, entry.value).items
+            values = [cast(int, plain(item)) for item in items]
+            for item, value in zip(items, values, strict=True):
+                if not -LIMIT < value < LIMIT:
+                    self._add("RS205", "an entry does not fit 63 bits", item.span, "too large")
+            found[entry.key.text.value] = tuple(values)
+        return found
+
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:
         entry = _as(Mapping, node).entries[0]
         kind = cast(TopologyKind, entry.key.text.value)
@@ -510,6 +531,9 @@ class _Reader:
             case "<beside>":
                 uses = tuple(self._use(_as(Mapping, item), scope) for item in _as(Sequence, node["beside"]).items)
                 return Beside(uses=uses, span=node.entries[0].key.span)
+            case "<synth>":
+                entry = node.entries[0]
+                return Synth(kind=cast(Constructed, plain(entry.value)), span=entry.span)
             case kind:
                 raise InternalError(f"an item of kind {kind} passed the check of its shape")
 
@@ -610,7 +634,7 @@ class _Reader:
 
     def _chunk(self, node: Scalar, scope: _Scope) -> ChunkRef:
         try:
-            chunk = parse_chunk(node.text)
+            chunk = parse_chunk(node.text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return ChunkRef(index=())
@@ -622,7 +646,7 @@ class _Reader:
 
     def _expression(self, node: Tree, scope: _Scope) -> Expr:
         try:
-            expr = parse_expression(_as(Scalar, node).text)
+            expr = parse_expression(_as(Scalar, node).text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return Int(value=0)
@@ -632,7 +656,7 @@ class _Reader:
     def _range(self, text: Text, scope: _Scope, what: str) -> tuple[Range, _Scope]:
         """The range and the scope inside it; after a mistake the variable is known all the same."""
         try:
-            found = parse_range(text)
+            found = parse_range(text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             name = re.match(r"\s*(\w+)", text.value)
@@ -642,6 +666,7 @@ class _Reader:
             self._resolve(expr, scope)
         start = text.value.index(found.var)
         taken = dict.fromkeys(scope.names, "a loop variable") | {p.name: "a parameter" for p in self.parameters}
+        taken |= dict.fromkeys(self.tables, "a table")
         self._check_name(text.part(start, start + len(found.var)), what, taken)
         return found, scope.plus(found.var)
 
@@ -731,6 +756,8 @@ def _occurrences(expr: Expr, name: str) -> list[Span | None]:
             parts = (expr.first, *(e for _, e in expr.rest))
         case Extremum():
             parts = expr.operands
+        case Lookup():
+            return _occurrences(expr.index, name)
     return [span for part in parts for span in _occurrences(part, name)]
 
 

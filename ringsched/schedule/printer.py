@@ -27,6 +27,7 @@ from ringsched.schedule.schedule import (
     Rank,
     Schedule,
     Step,
+    Synth,
     TopologySpec,
     Transfer,
     Use,
@@ -58,6 +59,9 @@ def print_schedule(schedule: Schedule | Chain) -> str:
     entries["topology"] = _topology(schedule.topology)
     if schedule.parameters:
         entries["params"] = _mapping({p.name: _literal(str(p.value)) for p in schedule.parameters})
+    if schedule.tables:
+        lists = {name: _sequence(_literal(str(value)) for value in table) for name, table in schedule.tables}
+        entries["tables"] = _mapping(lists)
     entries["chunks"] = _sequence(_expression(size) for size in schedule.chunks)
     if schedule.compute is not None:
         words: dict[str, str] = {"multiply": schedule.compute.moment, "shard": schedule.compute.shard}
@@ -115,6 +119,8 @@ def _item(item: Item) -> Tree:
             return _use(item)
         case Beside():
             return _mapping({"beside": _sequence(_use(use) for use in item.uses)})
+        case Synth():
+            return _mapping({"synth": _text(item.kind)})
         case _:
             assert_never(item)
 
@@ -210,8 +216,13 @@ class _Formatter:
 
     def __init__(self) -> None:
         self.found = Collector()
+        self.tables: dict[str, tuple[int, ...]] = {}
 
     def file(self, tree: Mapping) -> Mapping:
+        tables = plain(tree["tables"]) if "tables" in tree else {}
+        assert isinstance(tables, dict)
+        self.tables = {str(name): tuple(table) for name, table in tables.items()}
+
         def change(key: str, node: Tree) -> Tree:
             match key, node:
                 case "topology" | "collective" | "chunks", Mapping() | Sequence():
@@ -235,9 +246,9 @@ class _Formatter:
                 case "do" | "step" | "beside", Sequence():
                     return replace(value, items=tuple(self._item(item) for item in value.items))
                 case "send" | "on", Scalar():
-                    return self._scalar(value, lambda text: show_chunk(parse_chunk(text)))
+                    return self._scalar(value, lambda text: show_chunk(parse_chunk(text, self.tables)))
                 case "for" | "each", Scalar():
-                    return self._scalar(value, lambda text: show_range(parse_range(text)))
+                    return self._scalar(value, lambda text: show_range(parse_range(text, self.tables)))
                 case "to" | "from" | "when" | "with", _:
                     return self._everywhere(value)
                 case _:
@@ -252,7 +263,7 @@ class _Formatter:
             case Sequence():
                 return replace(node, items=tuple(self._everywhere(item) for item in node.items))
             case Scalar():
-                return self._scalar(node, lambda text: show(parse_expression(text)))
+                return self._scalar(node, lambda text: show(parse_expression(text, self.tables)))
 
     def _scalar(self, node: Scalar, normalise: Callable[[Text], str]) -> Scalar:
         if plain(node) is None:

@@ -19,6 +19,7 @@ from ringsched.schedule.vocabulary import (
     CHAIN_KEYS,
     COLLECTIVES,
     COMPUTE_KEYS,
+    CONSTRUCTED,
     EPILOGUES,
     FILE_KEYS,
     ITEM_KEYS,
@@ -42,6 +43,8 @@ _EXAMPLES = {
     "collective": "collective: all_gather",
     "topology": "topology: {ring: N}",
     "params": "params: {N: 4}",
+    "tables": "tables: {far: [0, 1, 3]}, and far[s] in an expression",
+    "synth": "synth: all_gather",
     "chunks": "chunks: [N]",
     "steps": "steps: [], or a list of items that each start with `- `",
     "send": "send: chunk[(r - s) % N]",
@@ -130,6 +133,8 @@ def plainly_right(data: object) -> bool:
         return False
     if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
         return False
+    if not _tables_right(data.get("tables", {})):
+        return False
     if not _compute_right(data.get("compute", {"multiply": MOMENTS[0]})) or not _parameters_right(data):
         return False
     return _list_of(chunks, 8) and _items_right(data.get("steps"))
@@ -164,6 +169,13 @@ def _topology_right(topology: object) -> bool:
 def _parameters_right(data: Table[object, object]) -> bool:
     parameters = data.get("params", {})
     return isinstance(parameters, dict) and all(type(value) is int for value in parameters.values())
+
+
+def _tables_right(tables: object) -> bool:
+    if not isinstance(tables, dict):
+        return False
+    lists = all(isinstance(table, list) and 1 <= len(table) <= 1000 for table in tables.values())
+    return lists and all(type(value) is int for table in tables.values() for value in table)
 
 
 def _compute_right(compute: object) -> bool:
@@ -208,6 +220,8 @@ def _item_right(item: object) -> bool:
         texts = all(isinstance(item.get(key, ""), str) for key in ("use", "on"))
         keys = set(item) <= set(ITEM_KEYS["<use>"])
         return keys and texts and isinstance(given, dict) and all(map(_written, given.values()))
+    if "synth" in item:
+        return len(item) == 1 and item["synth"] in CONSTRUCTED
     if "beside" in item:
         uses = item["beside"]
         some = isinstance(uses, list) and bool(uses)
@@ -437,7 +451,7 @@ def _count(number: Any) -> str:
 
 
 def _no_item(node: Tree, span: Span) -> Diagnostic:
-    help = "an item of `steps:` has one of the keys `send`, `step`, `for`, `use`, `beside`"
+    help = "an item of `steps:` has one of the keys `send`, `step`, `for`, `use`, `beside`, `synth`"
     if not isinstance(node, Mapping):
         if isinstance(node, Sequence):
             help = "transfers that run at once are `- step: [ … ]`"
