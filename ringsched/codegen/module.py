@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import WIDTH, listed, paragraph
+from ringsched.codegen.lines import WIDTH, call, listed, paragraph
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
@@ -158,7 +158,7 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     yield f"{name} = {{"
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'
-    yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
+    yield from call('"scratch": [', [_grid(b.shape) for b in scratch], 4, "],")
     yield from _tables(program)
     yield from _synchronisation(program)
     memory = f'"{kernel.memory}"' if kernel.memory else None

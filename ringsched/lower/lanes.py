@@ -12,7 +12,7 @@ that is the same at every rank is looked at from rank 0 only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ringsched.closures import compiled
@@ -21,6 +21,7 @@ from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Rank, Slice, Transfer
 from ringsched.topology import Topology
 
+Place = tuple[Expr, ...]
 Piece = tuple[int, ...]  # the leading indices of a chunk block, the rest whole
 
 
@@ -136,13 +137,17 @@ def _whole(part: Expr | Slice, size: int, env: dict[str, int]) -> bool:
     return (first, last) == (0, size)
 
 
-def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
-    """The lanes of a schedule whose data flow is right."""
+def find_lanes(flat: FlatSchedule, *, symmetric: bool, sources: Mapping[Transfer, Place] | None = None) -> Lanes:
+    """The lanes of a schedule whose data flow is right.
+
+    sources: who sends to a rank, as its number, for statements of which that is known.
+    """
     ranks = (0,) if symmetric else tuple(range(flat.topology.ranks))
     table: dict[_Key, Lane] = {}
     uses: list[list[Use]] = []
-    groups = [[_groups(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
+    groups = [[groups_of(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
     plain = _unwrapped(flat, groups, ranks)
+    plain |= {statement: unflattened(rank, flat.topology.sides) for statement, (rank,) in (sources or {}).items()}
     for step, transfers in enumerate(flat.steps):
         uses.append([])
         seen = Counter[Transfer]()  # a statement may come twice in one step, with other `each` values
@@ -175,7 +180,7 @@ def _rotation(flat: FlatSchedule) -> tuple[int | None, ...]:
 _Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]  # `each` values, and the ranks that send them
 
 
-def _groups(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
+def groups_of(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
     """More than one group where the guard looks at the `each` value."""
     if transfer.each is None:
         senders = _senders(flat, transfer, ranks, None)
@@ -214,9 +219,6 @@ def _senders(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...],
 def _pinned(flat: FlatSchedule, rank: Rank, env: dict[str, int]) -> int | None:
     place = tuple(integer(e, env) for e in rank.coordinates)
     return flat.topology.rank(place) if len(place) == len(flat.topology.sides) else place[0]
-
-
-Place = tuple[Expr, ...]
 
 
 def _unwrapped(flat: FlatSchedule, groups: list[list[_Groups]], ranks: tuple[int, ...]) -> dict[Transfer, Place]:

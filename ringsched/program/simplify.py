@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, integer, looked_up, substitute
+from ringsched.expr import (
+    Binary,
+    Compare,
+    Expr,
+    Extremum,
+    Int,
+    Lookup,
+    Neg,
+    Var,
+    binary,
+    integer,
+    looked_up,
+    substitute,
+)
 
 Terms = dict[Expr, int]
 Bounds = Mapping[str, int]

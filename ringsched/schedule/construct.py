@@ -145,7 +145,8 @@ def _shared(
     capacity = -(-len(ready) * parts // len(ways))
     while True:
         # as many seats in each direction as its share: a matching of parts to seats
-        wanted = [[(k, seat) for seat in range(capacity) for k in enter[place]] for place in ready for _ in range(parts)]
+        seats_of = {place: [(k, seat) for seat in range(capacity) for k in enter[place]] for place in ready}
+        wanted = [seats_of[place] for place in ready for _ in range(parts)]
         seats = _matching(wanted)
         if len(seats) == len(wanted):
             break
@@ -180,8 +181,8 @@ def backwards(construction: Construction) -> Construction:
 def exchange(sides: tuple[int, ...], parts: int) -> Construction:
     """A chunk for each displacement, in `parts` parts that travel on their own, along shortest paths; see the module.
 
-    Where both ways round are as long, the parts and chunks take turns. In each step every direction takes the chunk with
-    the farthest way to go among those that want it, by a largest matching.
+    Where both ways round are as long, the parts and chunks take turns. In each step every direction takes the chunk
+    with the farthest way to go among those that want it, by a largest matching.
     """
     ways = directions(sides)
     number = {way: k for k, way in enumerate(ways)}

@@ -16,7 +16,20 @@ from typing import assert_never
 from ringsched.collectives import Promise, promise_of
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.expr import EvaluationError, Expr, Int, Var, binary, integer, names, substitute
-from ringsched.schedule.schedule import Beside, ChunkRef, Item, Loop, Range, Rank, Schedule, Slice, Step, Synth, Transfer, Use
+from ringsched.schedule.schedule import (
+    Beside,
+    ChunkRef,
+    Item,
+    Loop,
+    Range,
+    Rank,
+    Schedule,
+    Slice,
+    Step,
+    Synth,
+    Transfer,
+    Use,
+)
 from ringsched.schedule.statements import statements
 from ringsched.topology import Topology, evaluation_diagnostic, topology_of
 

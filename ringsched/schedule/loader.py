@@ -431,14 +431,14 @@ class _Reader:
             return {}
         taken = {p.name: "a parameter" for p in self.parameters}
         found: dict[str, tuple[int, ...]] = {}
-        for entry in entry.value.entries:
-            self._check_name(entry.key.text, "table", taken)
-            items = _as(Sequence, entry.value).items
+        for table in entry.value.entries:
+            self._check_name(table.key.text, "table", taken)
+            items = _as(Sequence, table.value).items
             values = [cast(int, plain(item)) for item in items]
             for item, value in zip(items, values, strict=True):
                 if not -LIMIT < value < LIMIT:
                     self._add("RS205", "an entry does not fit 63 bits", item.span, "too large")
-            found[entry.key.text.value] = tuple(values)
+            found[table.key.text.value] = tuple(values)
         return found
 
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:

@@ -307,7 +307,8 @@ class _Reader:
             case ast.Constant(value=int() as value):
                 return Int(value=value, span=span)
             case ast.Name(id=name) if name in self.tables:
-                self._refuse(node, f"`{name}` is a table", f"write {name}[s] for one of its entries", "used like a number")
+                help = f"write {name}[s] for one of its entries"
+                self._refuse(node, f"`{name}` is a table", help, "used like a number")
             case ast.Name(id="chunk" | "min" | "max" as name):
                 help = f"write {name}(a, b)" if name != "chunk" else "`chunk[…]` belongs in `send:` and `on:`"
                 self._refuse(node, f"`{name}` is no value", help, "used like a number")
@@ -402,7 +403,7 @@ class _Reader:
                 self._refuse(
                     node,
                     "an index is not allowed here",
-                    "a value cannot depend on another chunk; compute it from r and the loop variables, or use `tables:`",
+                    "compute it from r and the loop variables, or look it up in one of `tables:`",
                     "not a number",
                 )
             case ast.Attribute():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Table
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, cast
 
 from ringsched.diagnostics import Collector, DiagnosticError, InternalError, Span
 from ringsched.expr import Expr, Int, Var, show
@@ -221,7 +221,7 @@ class _Formatter:
     def file(self, tree: Mapping) -> Mapping:
         tables = plain(tree["tables"]) if "tables" in tree else {}
         assert isinstance(tables, dict)
-        self.tables = {str(name): tuple(table) for name, table in tables.items()}
+        self.tables = {name: cast("tuple[int, ...]", tuple(cast("list[int]", t))) for name, t in tables.items()}
 
         def change(key: str, node: Tree) -> Tree:
             match key, node:

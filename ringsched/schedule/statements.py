@@ -48,7 +48,9 @@ def statements(
 
 
 class _Writer:
-    def __init__(self, kind: Constructed, topology: Topology, made: Construction, split: bool, var: str, tag: str) -> None:
+    def __init__(
+        self, kind: Constructed, topology: Topology, made: Construction, split: bool, var: str, tag: str
+    ) -> None:
         self.kind = kind
         self.names = topology.coordinates
         self.sides = topology.sides

@@ -52,7 +52,14 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOT
 COORDINATES = ("x", "y", "z")
 RESERVED = ("r", *COORDINATES, "chunk", "min", "max")
 # keys that name the kind of an item, the most telling first
-_MARKERS = (("for", "<loop>"), ("use", "<use>"), ("beside", "<beside>"), ("step", "<step>"), ("synth", "<synth>"), ("send", "<transfer>"))
+_MARKERS = (
+    ("for", "<loop>"),
+    ("use", "<use>"),
+    ("beside", "<beside>"),
+    ("step", "<step>"),
+    ("synth", "<synth>"),
+    ("send", "<transfer>"),
+)
 
 
 def item_kind(value: object) -> str | None:
