@@ -16,8 +16,10 @@ from typing import assert_never
 from ringsched.codegen.fuse import Product, fuse
 from ringsched.codegen.lines import WIDTH, call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, names
+from ringsched.lower.lanes import flat_rank
 from ringsched.program.program import (
     BARRIER,
+    RANK,
     Add,
     Copy,
     Instruction,
@@ -89,10 +91,14 @@ def kernel_lines(
     lines = list(call(f"def {name}(", [*program.coordinates, *tables, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
+    body: list[str] = []
     for peer, alias in writer.peers.items():
-        lines += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
-    lines.extend(writer.block(program.body, 4))
-    return lines
+        body += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
+    body.extend(writer.block(program.body, 4))
+    if writer.ranked:
+        own = flat_rank([Var(name=c) for c in program.coordinates], program.sides)
+        lines.append(f"    {RANK.name} = {writer.expr(own)}")
+    return lines + body
 
 
 def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[tuple[int, ...], ...], int | None]:
@@ -149,7 +155,7 @@ def _named_peers(program: Program) -> dict[Peer, str]:
     """Peers that no loop variable enters, by name: `right` is the next rank, `left` the one before."""
     found: dict[Peer, str] = {}
     for peer in _peers(program.body):
-        if peer in found or any(names(e) - set(program.coordinates) for e in peer):
+        if peer in found or any(names(e) - {"r", *program.coordinates} for e in peer):
             continue
         name = _neighbour(peer, program)
         found[peer] = f"peer_{len(found)}" if name is None or name in found.values() else name
@@ -197,6 +203,7 @@ class _Writer:
     multiply: str = "multiply"  # the function that computes products
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
+    ranked: bool = False  # the rank's number came up, and is no coordinate
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
         for together, group in itertools.groupby(body, lambda i: isinstance(i, Multiply)):
@@ -415,6 +422,7 @@ class _Writer:
             case Int():
                 return str(expr.value), 7 if expr.value >= 0 else 6
             case Var():
+                self.ranked |= expr == RANK and RANK.name not in self.program.coordinates
                 return expr.name, 7
             case Neg():
                 return f"-{self._wrapped(expr.operand, 6)}", 6

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary, substitute
+from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary, integer, names, substitute
 from ringsched.program.program import Instruction, Loop, Send, When
 from ringsched.program.rewrite import rewrite
 from ringsched.program.simplify import simplify
@@ -153,7 +153,25 @@ def _once(value: Filling, name: str, rank: Expr | None) -> Expr:
 def _filled(step: StepCode, values: list[Expr], below: Mapping[str, int]) -> list[Instruction]:
     env = {f"${i}": value for i, value in enumerate(values)}
     fill: Callable[[Expr], Expr] = lambda expr: simplify(substitute(expr, env), below)  # noqa: E731
-    return [_pinned(rewrite(instruction, fill), below) for instruction in step.instructions]
+    filled = (_pinned(rewrite(instruction, fill), below) for instruction in step.instructions)
+    return [instruction for one in filled for instruction in _decided(one)]
+
+
+def _decided(instruction: Instruction) -> tuple[Instruction, ...]:
+    """Guards that are known to hold, or not to."""
+    if not isinstance(instruction, When):
+        return (instruction,)
+    body = tuple(inner for one in instruction.body for inner in _decided(one))
+    known = {c: _truth(c) for c in instruction.conditions}
+    if False in known.values():
+        return ()
+    conditions = tuple(c for c in instruction.conditions if known[c] is None)
+    return (replace(instruction, conditions=conditions, body=body),) if conditions else body
+
+
+def _truth(condition: Expr) -> bool | None:
+    """Whether a condition on numbers alone holds; None where names occur in it."""
+    return None if names(condition) else bool(integer(condition, {}))
 
 
 def _labelled(instruction: Instruction, label: str) -> Instruction:

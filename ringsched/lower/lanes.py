@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ringsched.closures import compiled
 from ringsched.expr import Expr, Int, Var, binary, integer, names, substitute
@@ -59,6 +59,7 @@ class Lanes:
     rotation: tuple[
         int | None, ...
     ] = ()  # of a symmetric schedule: the coordinate that each chunk dimension turns with
+    arriving: Mapping[Transfer, tuple[Expr, ...]] = field(default_factory=dict)  # see `Ends.chunk`
 
     def bind(self, use: Use, rank: int, value: int) -> dict[str, int]:
         """All names of the statement of `use`, on `rank`."""
@@ -137,17 +138,23 @@ def _whole(part: Expr | Slice, size: int, env: dict[str, int]) -> bool:
     return (first, last) == (0, size)
 
 
-def find_lanes(flat: FlatSchedule, *, symmetric: bool, sources: Mapping[Transfer, Place] | None = None) -> Lanes:
-    """The lanes of a schedule whose data flow is right.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """A statement as its receiver sees it: the number of the sender, and the leading chunk indices."""
 
-    sources: who sends to a rank, as its number, for statements of which that is known.
-    """
+    source: Expr
+    chunk: tuple[Expr, ...]
+
+
+def find_lanes(flat: FlatSchedule, *, symmetric: bool, ends: Mapping[Transfer, Ends] | None = None) -> Lanes:
+    """The lanes of a schedule whose data flow is right. `ends`: of statements of which they are known."""
+    ends = ends or {}
     ranks = (0,) if symmetric else tuple(range(flat.topology.ranks))
     table: dict[_Key, Lane] = {}
     uses: list[list[Use]] = []
     groups = [[groups_of(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
     plain = _unwrapped(flat, groups, ranks)
-    plain |= {statement: unflattened(rank, flat.topology.sides) for statement, (rank,) in (sources or {}).items()}
+    plain |= {statement: unflattened(end.source, flat.topology.sides) for statement, end in ends.items()}
     for step, transfers in enumerate(flat.steps):
         uses.append([])
         seen = Counter[Transfer]()  # a statement may come twice in one step, with other `each` values
@@ -163,7 +170,15 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool, sources: Mapping[Transfer
     lanes = _with_uses(tuple(table.values()), uses)
     rotation = _rotation(flat) if symmetric else (None,) * len(flat.promise.dims)
     frozen = tuple(tuple(group) for group in uses)
-    return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=frozen, rotation=rotation)
+    return Lanes(
+        flat=flat,
+        symmetric=symmetric,
+        ranks=ranks,
+        lanes=lanes,
+        uses=frozen,
+        rotation=rotation,
+        arriving={statement: end.chunk for statement, end in ends.items()},
+    )
 
 
 def _rotation(flat: FlatSchedule) -> tuple[int | None, ...]:
@@ -309,11 +324,11 @@ def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:
     return (rank, *place)
 
 
-def flat_rank(coordinates: Sequence[str], sides: Sequence[int]) -> Expr:
-    """`r` in terms of a Program's coordinates."""
-    number: Expr = Var(name=coordinates[0])
-    for name, side in zip(coordinates[1:], sides[1:], strict=True):
-        number = binary("+", binary("*", number, side), Var(name=name))
+def flat_rank(place: Sequence[Expr], sides: Sequence[int]) -> Expr:
+    """The number of the rank at `place`, row-major."""
+    number = place[0]
+    for coordinate, side in zip(place[1:], sides[1:], strict=True):
+        number = binary("+", binary("*", number, side), coordinate)
     return number
 
 

@@ -17,7 +17,7 @@ from ringsched.expr import Expr, Int
 from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.interleave import MultiplyingEmitter
-from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes, flat_rank
+from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.meeting import Notes, meeting
 from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
@@ -29,6 +29,7 @@ from ringsched.lower.tabled import TabledEmitter
 from ringsched.lower.where import where
 from ringsched.program.program import (
     BARRIER,
+    RANK,
     Buffer,
     Copy,
     Instruction,
@@ -119,8 +120,8 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
 def _tabled_of_pinned(flat: FlatSchedule) -> Lowered:
     """What each rank does is looked up; transfers of several chunks stay whole where all of them lie together."""
     for single in (False, True):
-        changed, sources = looked_up(flat, single=single)
-        lanes = find_lanes(changed, symmetric=False, sources=sources)
+        changed, ends = looked_up(flat, single=single)
+        lanes = find_lanes(changed, symmetric=False, ends=ends)
         places = find_places(lanes)
         if single or not any(s.extra for sent in places.sent.values() for group in sent.values() for s in group):
             break
@@ -136,8 +137,8 @@ def _crowded(lanes: Lanes) -> bool:
 def _tabled(lanes: Lanes, places: Places) -> Lowered:
     topology, promise = lanes.flat.topology, lanes.flat.promise
     emitter = TabledEmitter(lanes, places)
-    below = dict(zip(topology.coordinates, topology.sides, strict=True))
-    body = roll(emitter.run(), loops=True, below=below, rank=flat_rank(topology.coordinates, topology.sides))
+    below = {"r": topology.ranks, **dict(zip(topology.coordinates, topology.sides, strict=True))}
+    body = roll(emitter.run(), loops=True, below=below, rank=RANK)
     barrier = meeting(lanes, [use for uses in lanes.uses for use in uses], SemaphoreRef(semaphore=BARRIER), ENTRY_NOTES)
     program = Program(
         name=lanes.flat.schedule.name,

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringsched.expr import Compare, Expr, Int, Lookup
-from ringsched.lower.lanes import Lanes, Use, flat_rank, unflattened
-from ringsched.program.program import Instruction, SemaphoreRef, Signal, Wait, When
+from ringsched.lower.lanes import Lanes, Use, unflattened
+from ringsched.program.program import RANK, Instruction, SemaphoreRef, Signal, Wait, When
 from ringsched.program.simplify import known
 
 NOBODY = -1
@@ -28,19 +28,18 @@ def meeting(lanes: Lanes, uses: Iterable[Use], ref: SemaphoreRef, notes: Notes) 
     if lanes.symmetric:
         return _symmetric(lanes, uses, ref, notes)
     ranks, topology = lanes.ranks, lanes.flat.topology
-    me = flat_rank(topology.coordinates, topology.sides)
     pairs = sorted({(lanes.receiver(use, sender), sender) for use in uses for sender in use.senders})
     writers = {rank: sorted(writer for reader, writer in pairs if reader == rank) for rank in ranks}
     readers = {rank: sum(writer == rank for _, writer in pairs) for rank in ranks}
     body: list[Instruction] = []
     for k in range(max(map(len, writers.values()), default=0)):
         table = tuple(writers[rank][k] if k < len(writers[rank]) else NOBODY for rank in ranks)
-        writer = _entry(f"writer{k}", table, me)
+        writer = _entry(f"writer{k}", table, RANK)
         signal = Signal(semaphore=ref, peer=unflattened(writer, topology.sides), note=notes.signal)
         absent = NOBODY in table
         guard = Compare(first=writer, rest=((">=", Int(value=0)),))
         body.append(When(conditions=(guard,), body=(signal,)) if absent else signal)
-    awaited = _entry("awaited", tuple(readers[rank] for rank in ranks), me)
+    awaited = _entry("awaited", tuple(readers[rank] for rank in ranks), RANK)
     amounts = sorted(set(readers.values()))
     for amount in amounts:
         wait = Wait(semaphore=ref, amount=amount, note=notes.wait)

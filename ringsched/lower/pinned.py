@@ -1,6 +1,6 @@
 """Irregular schedules: transfers of single ranks → a few statements for all ranks, which look up what each one does.
 
-    step 3: chunk[5] from 2 to 6, chunk[1] from 6 to 5      chunk[chunk0[s * N + r]] to to0[s * N + r] when … >= 0
+    step 3: chunk[5] from 2 to 6, chunk[1] from 6 to 5      chunk[sent0[s * N + r]] to to0[s * N + r] when … >= 0
 
 The transfers of a step are split into classes in which every rank sends once at most and receives once at most (an edge
 colouring of the multigraph of senders and receivers); the n-th classes of all steps make up one statement. Code size
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary
-from ringsched.lower.lanes import Piece, destination, flat_rank, groups_of, pieces
+from ringsched.lower.lanes import Ends, Piece, destination, groups_of, pieces
+from ringsched.program.program import RANK
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Op, Rank, Transfer
 
 NOBODY = -1
 STEP = "s"
-Sources = dict[Transfer, tuple[Expr, ...]]  # who sends to a rank, as one expression: the rank's number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def pinned(flat: FlatSchedule) -> int:
     return len({t.statement for step in flat.steps for t in step if t.statement.sender is not None})
 
 
-def looked_up(flat: FlatSchedule, *, single: bool) -> tuple[FlatSchedule, Sources]:
+def looked_up(flat: FlatSchedule, *, single: bool) -> tuple[FlatSchedule, dict[Transfer, Ends]]:
     """The same transfers as statements that look up chunk, peer and source. `single`: one chunk a transfer.
 
     Else what a transfer sends in one block stays one.
@@ -49,10 +49,10 @@ def looked_up(flat: FlatSchedule, *, single: bool) -> tuple[FlatSchedule, Source
             key = (move.op, len(move.piece), colour)
             classes.setdefault(key, {}).setdefault(step, []).append(move)
     steps: list[list[FlatTransfer]] = [[] for _ in flat.steps]
-    sources: Sources = {}
+    ends: dict[Transfer, Ends] = {}
     for number, ((op, depth, _), by_step) in enumerate(sorted(classes.items(), key=lambda item: item[0])):
-        statement, source = _statement(flat, number, op, depth, by_step)
-        sources[statement] = source
+        statement, end = _statement(flat, number, op, depth, by_step)
+        ends[statement] = end
         for step in by_step:
             steps[step].append(FlatTransfer(statement=statement, env={**flat.env, STEP: step}))
     changed = FlatSchedule(
@@ -62,7 +62,7 @@ def looked_up(flat: FlatSchedule, *, single: bool) -> tuple[FlatSchedule, Source
         promise=flat.promise,
         steps=tuple(map(tuple, steps)),
     )
-    return changed, sources
+    return changed, ends
 
 
 def _moves(flat: FlatSchedule, transfer: FlatTransfer, single: bool) -> Iterator[_Move]:
@@ -105,31 +105,34 @@ def _coloured(moves: list[_Move]) -> Iterator[tuple[int, _Move]]:
 
 def _statement(
     flat: FlatSchedule, number: int, op: Op, depth: int, by_step: dict[int, list[_Move]]
-) -> tuple[Transfer, tuple[Expr, ...]]:
-    """One class of all steps, and who sends to a rank in it."""
+) -> tuple[Transfer, Ends]:
+    """One class of all steps, as those who send in it and those who receive see it."""
     ranks = flat.topology.ranks
     length = ranks * (max(by_step) + 1)
     to, source = [NOBODY] * length, [NOBODY] * length
-    chunk = [[0] * length for _ in range(depth)]
+    sent = [[0] * length for _ in range(depth)]
+    received = [[0] * length for _ in range(depth)]
     for step, moves in by_step.items():
         for move in moves:
-            to[step * ranks + move.sender] = move.receiver
-            source[step * ranks + move.receiver] = move.sender
-            for d, place in enumerate(move.piece):
-                chunk[d][step * ranks + move.sender] = place
-    here = binary("+", binary("*", Var(name=STEP), ranks), flat_rank(flat.topology.coordinates, flat.topology.sides))
+            here, there = step * ranks + move.sender, step * ranks + move.receiver
+            to[here], source[there] = move.receiver, move.sender
+            for d, index in enumerate(move.piece):
+                sent[d][here] = received[d][there] = index
+    place = binary("+", binary("*", Var(name=STEP), ranks), RANK)
 
     def entry(name: str, table: list[int]) -> Expr:
-        return Int(value=table[0]) if len(set(table)) == 1 else Lookup(name=name, table=tuple(table), index=here)
+        return Int(value=table[0]) if len(set(table)) == 1 else Lookup(name=name, table=tuple(table), index=place)
+
+    def chunk(name: str, tables: list[list[int]]) -> tuple[Expr, ...]:
+        return tuple(entry(name + (f"_{d}" if depth > 1 else ""), table) for d, table in enumerate(tables))
 
     origins = [move.origin for moves in by_step.values() for move in moves]
-    index = tuple(entry(f"chunk{number}" + (f"_{d}" if depth > 1 else ""), table) for d, table in enumerate(chunk))
     target = entry(f"to{number}", to)
     statement = Transfer(
-        chunk=ChunkRef(index=index, span=origins[0].chunk.span),
+        chunk=ChunkRef(index=chunk(f"sent{number}", sent), span=origins[0].chunk.span),
         to=Rank(coordinates=(target,), span=origins[0].to.span),
         op=op,
         when=(Compare(first=target, rest=((">=", Int(value=0)),)),),
         span=origins[0].span,
     )
-    return statement, (entry(f"from{number}", source),)
+    return statement, Ends(source=entry(f"from{number}", source), chunk=chunk(f"got{number}", received))

@@ -50,6 +50,8 @@ RESERVED = 8  # DMA semaphores that are left for other uses
 Key = tuple[int, int, int]  # lane, use, piece
 Kind = tuple[str, int]  # of a place, and the depth of a slot
 Variant = tuple[tuple[int, tuple[int, ...], tuple[Kind, ...]], ...]  # piece, extra indices, kinds of places
+Kinds = dict[Variant, Sequence[Sent | Arrived]]
+Table = dict[tuple[int, int], dict[int, list[Fact]]]  # of lane and step, and rank
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class TabledEmitter:
     received: int = field(init=False)  # semaphores
     code: StepCode = field(default_factory=StepCode)
     codes: list[StepCode] = field(default_factory=list)
+    kinds: dict[tuple[str, int], Kinds] = field(default_factory=dict)  # of sends or arrivals, of each lane
 
     def __post_init__(self) -> None:
         self.naming = Naming(self.lanes, Plan(lanes=(), decisions=(), freed={}), OUTPUT, INPUT)
@@ -108,31 +111,27 @@ class TabledEmitter:
     # ---- what differs from rank to rank ---------------------------------------------------------------------------
 
     def _variants(
-        self,
-        name: str,
-        tables: Sequence[dict[int, list[Fact]]],
-        here: dict[int, list[Fact]],
-        emit: Callable[[int, dict[int, Fact]], Iterable[Instruction]],
+        self, use: Use, table: Table[Fact], what: str, emit: Callable[[int, dict[int, Fact]], Iterable[Instruction]]
     ) -> None:
-        """`emit` once for each kind of what ranks do in some use of a lane, `here` in this one, with a guard.
+        """`emit` once for each kind of what ranks do in some use of a lane, with a guard for those that do it in this.
 
-        It gets the number of the fact among those of a rank, and the fact of each rank of this kind.
+        table: of the sends, or of the arrivals, which `what` says. `emit` gets the number of the fact among those of a
+        rank, and the fact of each rank of this kind.
         """
-        kinds = list(dict.fromkeys(_variant(facts) for table in tables for facts in table.values() if facts))
-        ranks = self.lanes.ranks
-        always = len(kinds) == 1 and all(all(table.get(rank) for rank in ranks) for table in tables)
-        codes = tuple(1 + kinds.index(_variant(here[rank])) if here.get(rank) else 0 for rank in ranks)
-        which = None if always else self.code.by_rank(codes, name)
-        for number, kind in enumerate(kinds, 1):
-            mine = {rank: here[rank] for rank, code in zip(ranks, codes, strict=True) if code == number}
+        if (what, use.lane) not in self.kinds:
+            self.kinds[what, use.lane] = _kinds([table[use.lane, step] for step in self.lanes.lanes[use.lane].steps])
+        kinds, ranks, here = self.kinds[what, use.lane], self.lanes.ranks, table[use.lane, use.step]
+        number = {kind: k for k, kind in enumerate(kinds, 1)}
+        codes = tuple(number[_variant(here[rank])] if here.get(rank) else 0 for rank in ranks)
+        which = self.code.by_rank(codes, f"{what}{use.lane}")
+        for kind, sample in kinds.items():
+            mine = {rank: here[rank] for rank, code in zip(ranks, codes, strict=True) if code == number[kind]}
             body: list[Instruction] = []
             for index in range(len(kind)):
-                one = {rank: facts[index] for rank, facts in mine.items()}
-                body += emit(index, one) if one else emit(index, {-1: _sample(tables, kind)[index]})
-            if which is None:
-                self.code.instructions += body
-            elif body:
-                guard = Compare(first=which, rest=(("==", Int(value=number)),))
+                one: dict[int, Fact] = {rank: facts[index] for rank, facts in mine.items()}
+                body += emit(index, one or {-1: sample[index]})  # type: ignore[dict-item]
+            if body:
+                guard = Compare(first=which, rest=(("==", Int(value=number[kind])),))
                 self.code.instructions.append(When(conditions=(guard,), body=tuple(body)))
 
     def _region(self, place: Place, numbers: dict[int, int], name: str, chunk: tuple[Expr, ...]) -> Region:
@@ -174,8 +173,7 @@ class TabledEmitter:
                 origin=lane.statement.span,
             )
 
-        tables = [self.places.sent[use.lane, step] for step in lane.steps]
-        self._variants(f"sends{use.lane}", tables, self.places.sent[use.lane, use.step], send)
+        self._variants(use, self.places.sent, "sends", send)
 
     def _source(self, use: Use, facts: dict[int, Sent], chunk: tuple[Expr, ...]) -> Region:
         here = {r: self._slot(r, f.source) for r, f in facts.items()}
@@ -214,8 +212,7 @@ class TabledEmitter:
             )
             yield WaitDma(semaphore=received, region=region, note=note, origin=lane.statement.span)
 
-        tables = [self.places.arrived[use.lane, step] for step in lane.steps]
-        self._variants(f"arrives{use.lane}", tables, self.places.arrived[use.lane, use.step], wait)
+        self._variants(use, self.places.arrived, "arrives", wait)
 
     def _add(self, use: Use) -> None:
         lane = self.lanes.lanes[use.lane]
@@ -235,8 +232,7 @@ class TabledEmitter:
                 origin=lane.statement.span,
             )
 
-        tables = [self.places.arrived[use.lane, step] for step in lane.steps]
-        self._variants(f"arrives{use.lane}", tables, self.places.arrived[use.lane, use.step], add)
+        self._variants(use, self.places.arrived, "arrives", add)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -251,8 +247,7 @@ class TabledEmitter:
             note = "wait until the chunk has left"
             yield WaitDma(semaphore=SemaphoreRef(semaphore=DONE), region=region, note=note, origin=lane.statement.span)
 
-        tables = [self.places.sent[use.lane, step] for step in lane.steps]
-        self._variants(f"sends{use.lane}", tables, self.places.sent[use.lane, use.step], wait)
+        self._variants(use, self.places.sent, "sends", wait)
 
     def _local(self) -> None:
         """Promised chunks that never travel: started early, so that they move while the links are busy."""
@@ -323,9 +318,14 @@ def _variant(facts: Sequence[Sent | Arrived]) -> Variant:
     return tuple((fact.piece, fact.extra, tuple(map(_kind, places(fact)))) for fact in facts)
 
 
-def _sample(tables: Sequence[dict[int, list[Fact]]], kind: Variant) -> list[Fact]:
-    """What some rank does that is of this kind."""
-    return next(facts for table in tables for facts in table.values() if facts and _variant(facts) == kind)
+def _kinds(tables: Iterable[dict[int, list[Fact]]]) -> Kinds:
+    """The kinds of what some rank does in some use, and an example of each."""
+    found: Kinds = {}
+    for table in tables:
+        for facts in table.values():
+            if facts:
+                found.setdefault(_variant(facts), facts)
+    return found
 
 
 def _slots(lanes: Lanes, places: Places) -> tuple[dict[int, dict[Key, int]], dict[int, int]]:

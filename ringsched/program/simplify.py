@@ -64,7 +64,7 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             total = dict(terms)
             for atom, factor in more.items():
                 total[atom] = total.get(atom, 0) + sign * factor
-            return {a: f for a, f in total.items() if f}, constant + sign * extra
+            return _whole({a: f for a, f in total.items() if f}, constant + sign * extra, below)
         case Binary() if expr.op == "*":
             left, right = simplify(expr.left, below), simplify(expr.right, below)
             if isinstance(left, Int):
@@ -87,6 +87,22 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             return ({}, new.value) if isinstance(new, Int) else ({new: 1}, 0)
         case _:
             assert_never(expr)
+
+
+def _whole(terms: Terms, constant: int, below: Bounds) -> tuple[Terms, int]:
+    """`c * (e // c) + e % c` is e."""
+    for atom, factor in terms.items():
+        if not (isinstance(atom, Binary) and atom.op == "//" and isinstance(atom.right, Int) and atom.right.value > 0):
+            continue
+        rest = Binary(op="%", left=atom.left, right=atom.right)
+        times, over = divmod(factor, atom.right.value)
+        if not over and terms.get(rest) == times:
+            inner, extra = _linear(atom.left, below)
+            kept = {a: f for a, f in terms.items() if a not in (atom, rest)}
+            for a, f in inner.items():
+                kept[a] = kept.get(a, 0) + f * times
+            return {a: f for a, f in kept.items() if f}, constant + extra * times
+    return terms, constant
 
 
 def _remainder(expr: Binary, below: Bounds) -> tuple[Terms, int]:
