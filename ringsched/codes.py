@@ -366,7 +366,8 @@ _code(
 _code(
     "RS210",
     "a bad topology",
-    "A side of the topology is zero, negative or far too large, or a link joins a rank to itself.",
+    "A side of the topology is zero, negative or far too large; a side of a mesh or torus is 1; a link joins a rank to "
+    "itself or is there twice; the links leave ranks apart; or a twist does not fit the axes.",
     "There have to be ranks to run on, and no machine has more than a few thousand joined in one ring or torus.",
     "ringsched verify all_gather.yaml --set N=0",
     "ringsched verify all_gather.yaml --set N=8",

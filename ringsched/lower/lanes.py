@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringsched.closures import compiled
-from ringsched.expr import Expr, Int, Var, binary, integer, names, substitute
+from ringsched.expr import Binary, Expr, Int, Var, binary, integer, names, substitute
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Rank, Slice, Transfer
-from ringsched.topology import Topology
+from ringsched.topology import Topology, shifting_order
 
 Place = tuple[Expr, ...]
 Piece = tuple[int, ...]  # the leading indices of a chunk block, the rest whole
@@ -284,7 +284,11 @@ def _source(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...])
         )
         for a, b in targets.items()
     }
-    if len(hops) == 1:
+    if topology.twist:
+        back = _step_back(topology, targets)
+        if back is not None:
+            return _untwisted(topology, back)
+    elif len(hops) == 1:
         return tuple(_shifted(topology, axis, -amount) for axis, amount in enumerate(hops.pop()))
     if all(targets.get(target) == rank for rank, target in targets.items()):
         return _peer(topology, statement)
@@ -306,13 +310,43 @@ def _peer(topology: Topology, statement: Transfer) -> tuple[Expr, ...]:
         return unflattened(coordinates[0], topology.sides)
     if not topology.wraps:
         return coordinates
-    return tuple(_wrapped(e, side) for e, side in zip(coordinates, topology.sides, strict=True))
+    return _untwisted(topology, coordinates)
+
+
+def _step_back(topology: Topology, targets: dict[int, int]) -> Place | None:
+    """The place from which one hop, the same for all, leads here; None where there is no such hop."""
+    for axis, name in enumerate(topology.coordinates):
+        for hop in (1, -1):
+            places = ((topology.at(a), b) for a, b in targets.items())
+            if all(topology.rank((*at[:axis], at[axis] + hop, *at[axis + 1 :])) == b for at, b in places):
+                own: list[Expr] = [Var(name=c) for c in topology.coordinates]
+                own[axis] = binary("+", Var(name=name), -hop)
+                return tuple(own)
+    return None
+
+
+def _untwisted(topology: Topology, coordinates: Place) -> Place:
+    """Wrapped into range; on a twisted torus, what wraps around one axis shifts along others."""
+    found = list(coordinates)
+    for axis in shifting_order(topology.twist):
+        expr, side = found[axis], topology.sides[axis]
+        if _within(expr, side):
+            continue
+        for other, shift in enumerate(topology.twist[axis]):
+            if shift:
+                found[other] = binary("+", found[other], binary("*", binary("//", expr, side), shift))
+    return tuple(_wrapped(e, side) for e, side in zip(found, topology.sides, strict=True))
+
+
+def _within(expr: Expr, side: int) -> bool:
+    """Whether an expression is a coordinate, or was wrapped already."""
+    if isinstance(expr, Int):
+        return 0 <= expr.value < side
+    return isinstance(expr, Var) or (isinstance(expr, Binary) and expr.op == "%" and expr.right == Int(value=side))
 
 
 def _wrapped(expr: Expr, side: int) -> Expr:
-    return (
-        expr if isinstance(expr, Var) or (isinstance(expr, Int) and 0 <= expr.value < side) else binary("%", expr, side)
-    )
+    return expr if _within(expr, side) else binary("%", expr, side)
 
 
 def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, InternalError, Label, Span
 from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, names
@@ -39,6 +39,7 @@ from ringsched.schedule.schedule import (
     Schedule,
     Shard,
     Slice,
+    Speed,
     Step,
     Synth,
     TopologyKind,
@@ -65,6 +66,8 @@ from ringsched.schedule.vocabulary import (
     OVERLAPS,
     RESERVED,
     ROOTED,
+    SPEEDS,
+    TOPOLOGIES,
     closest,
     item_kind,
     listed,
@@ -442,25 +445,78 @@ class _Reader:
         return found
 
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:
-        entry = _as(Mapping, node).entries[0]
+        tree = _as(Mapping, node)
+        entry = next(e for e in tree.entries if e.key.text.value in TOPOLOGIES)
         kind = cast(TopologyKind, entry.key.text.value)
         scope = replace(scope, place="`topology:`")
-        if kind == "links":
-            links = []
-            for item in _as(Sequence, entry.value).items:
-                pair = cast("list[int]", plain(item))
-                if pair[0] == pair[1]:
-                    self._add("RS210", "a link from a rank to itself", item.span, "joins nothing", "remove it")
-                if max(pair) >= LIMIT:
-                    self._add("RS205", "the rank does not fit 63 bits", item.span, "too large")
-                links.append((pair[0], pair[1]))
-            return TopologySpec(kind=kind, links=tuple(links), span=node.span)
         nodes = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
         if kind in ("mesh", "torus"):
             self.ranks = len(nodes)
             self.coordinates = COORDINATES[: self.ranks]
+        twist = self._twist(tree, kind, scope)
+        speeds = self._speeds(tree, kind, len(nodes))
+        if kind == "links":
+            links, speeds = self._links(nodes)
+            return TopologySpec(kind=kind, links=links, speeds=speeds, span=node.span)
         sides = tuple(self._expression(side, scope) for side in nodes)
-        return TopologySpec(kind=kind, sides=sides, span=node.span)
+        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, span=node.span)
+
+    def _links(self, nodes: tuple[Tree, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[Speed, ...]]:
+        links: dict[tuple[int, int], Speed] = {}
+        for item in nodes:
+            words = cast("dict[str, Any]", plain(item) if isinstance(item, Mapping) else {"between": plain(item)})
+            a, b = words["between"]
+            if a == b:
+                self._add("RS210", "a link from a rank to itself", item.span, "joins nothing", "remove it")
+            if max(a, b) >= LIMIT:
+                self._add("RS205", "the rank does not fit 63 bits", item.span, "too large")
+            if (a, b) in links or (b, a) in links:
+                help = "a link carries data both ways; of two side by side say {between: [0, 1], bandwidth: 2}"
+                self._add("RS210", "a link that is there already", item.span, f"joins {a} and {b} again", help)
+            links[a, b] = Speed(words.get("bandwidth", 1), words.get("latency", 1))
+        return tuple(links), tuple(links.values()) if set(links.values()) != {Speed()} else ()
+
+    def _twist(self, tree: Mapping, kind: TopologyKind, scope: _Scope) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+        entry = tree.entry("twist")
+        if entry is None:
+            return ()
+        if kind != "torus":
+            label = f"a {kind} does not" if kind != "links" else "explicit links do not"
+            self._add("RS210", "only a torus wraps around with a twist", entry.key.span, label, "leave `twist` out")
+            return ()
+        rows: dict[int, tuple[Expr, ...]] = {}
+        for row in _as(Mapping, entry.value).entries:
+            axis, shifts = row.key.text.value, _as(Sequence, row.value).items
+            if axis not in self.coordinates:
+                label = f"the axes are {listed(self.coordinates)}"
+                self._add("RS210", f"the torus has no axis `{axis}`", row.key.span, label)
+            elif len(shifts) != self.ranks:
+                label = f"{len(shifts)} for {self.ranks} axes"
+                help = f"say what once around along {axis} adds to each of {listed(self.coordinates)}"
+                self._add("RS210", "a twist has one number for each axis", row.value.span, label, help)
+            else:
+                rows[self.coordinates.index(axis)] = tuple(self._expression(shift, scope) for shift in shifts)
+        return tuple(sorted(rows.items()))
+
+    def _speeds(self, tree: Mapping, kind: TopologyKind, axes: int) -> tuple[Speed, ...]:
+        """Of each axis; none where all are plain."""
+        given: dict[str, list[int]] = {}
+        for name in SPEEDS:
+            entry = tree.entry(name)
+            if entry is None:
+                continue
+            value = cast("int | list[int]", plain(entry.value))
+            given[name] = value if isinstance(value, list) else [value] * axes
+            if kind == "links":
+                help = f"give it to those links that have another one: {{between: [0, 1], {name}: 2}}"
+                self._add("RS210", f"explicit links have no `{name}` in common", entry.key.span, "", help)
+            elif len(given[name]) != axes:
+                many = f"{axes} axes" if axes > 1 else "one axis"
+                self._add("RS210", f"`{name}` has one number for each axis", entry.value.span, f"the {kind} has {many}")
+        plain_axes = [1] * axes
+        pairs = zip(given.get("bandwidth", plain_axes), given.get("latency", plain_axes), strict=False)
+        speeds = tuple(Speed(bandwidth, latency) for bandwidth, latency in pairs)
+        return speeds if set(speeds) != {Speed()} else ()
 
     def _collective(self, node: Tree, scope: _Scope) -> Collective:
         if isinstance(node, Scalar):

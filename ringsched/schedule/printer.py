@@ -26,6 +26,7 @@ from ringsched.schedule.schedule import (
     Lowering,
     Rank,
     Schedule,
+    Speed,
     Step,
     Synth,
     TopologySpec,
@@ -34,7 +35,7 @@ from ringsched.schedule.schedule import (
 )
 from ringsched.schedule.shape import check_shape
 from ringsched.schedule.tree import Entry, Mapping, Scalar, Sequence, Text, Tree, parse_tree, plain, resolve
-from ringsched.schedule.vocabulary import LOWERING_KEYS, item_kind
+from ringsched.schedule.vocabulary import COORDINATES, LOWERING_KEYS, SPEEDS, item_kind
 
 _NOWHERE = Span(path="", line=0, column=0, end_line=0, end_column=0)
 
@@ -92,11 +93,26 @@ def _collective(collective: Collective) -> Tree:
 
 def _topology(topology: TopologySpec) -> Tree:
     if topology.kind == "links":
-        pairs = (_sequence(_literal(str(rank)) for rank in link) for link in topology.links)
-        return _mapping({"links": _sequence(pairs)})
+        speeds = topology.speeds or (Speed(),) * len(topology.links)
+        return _mapping({"links": _sequence(map(_topology_link, topology.links, speeds))})
+    entries: dict[str, Tree] = {topology.kind: _expression(topology.sides[0])}
     if topology.kind in ("mesh", "torus"):
-        return _mapping({topology.kind: _sequence(_expression(side) for side in topology.sides)})
-    return _mapping({topology.kind: _expression(topology.sides[0])})
+        entries[topology.kind] = _sequence(_expression(side) for side in topology.sides)
+    if topology.twist:
+        rows = {COORDINATES[axis]: _sequence(map(_expression, shifts)) for axis, shifts in topology.twist}
+        entries["twist"] = _mapping(rows)
+    for name in SPEEDS:
+        values = [getattr(speed, name) for speed in topology.speeds]
+        if set(values) - {1}:
+            same = len(set(values)) == 1
+            entries[name] = _literal(str(values[0])) if same else _sequence(_literal(str(v)) for v in values)
+    return _mapping(entries)
+
+
+def _topology_link(link: tuple[int, int], speed: Speed) -> Tree:
+    pair = _sequence(_literal(str(rank)) for rank in link)
+    special = {name: _literal(str(getattr(speed, name))) for name in SPEEDS if getattr(speed, name) != 1}
+    return _mapping({"between": pair, **special}) if special else pair
 
 
 def _lowering(lowering: Lowering) -> dict[str, Tree]:

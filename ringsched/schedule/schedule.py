@@ -18,7 +18,7 @@ No buffers and no semaphores. Nodes are immutable, carry their place in the file
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ringsched.diagnostics import Span
 from ringsched.expr import Expr
@@ -150,13 +150,26 @@ class Collective:
     span: Span | None = field(default=None, compare=False)
 
 
+class Speed(NamedTuple):
+    """Of a link, in each of its two directions: as multiples of those of a plain link."""
+
+    bandwidth: int = 1
+    latency: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySpec:
-    """`{ring: N}`, `{line: N}`, `{mesh: [X, Y]}`, `{torus: [X, Y, Z]}`, `{links: [[0, 1], …]}` (both ways)."""
+    """`{ring: N}`, `{line: N}`, `{mesh: [X, Y]}`, `{torus: [X, Y, Z]}`, `{links: [[0, 1], …]}` (both ways).
+
+    twist: of a torus: an axis, and what once around along it adds to each coordinate.
+    speeds: of each axis, or of each of `links`; none: all links are plain.
+    """
 
     kind: TopologyKind
     sides: tuple[Expr, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
+    twist: tuple[tuple[int, tuple[Expr, ...]], ...] = ()
+    speeds: tuple[Speed, ...] = ()
     span: Span | None = field(default=None, compare=False)
 
 

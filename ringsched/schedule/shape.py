@@ -30,7 +30,9 @@ from ringsched.schedule.vocabulary import (
     OVERLAPS,
     ROOTED,
     SHARDS,
+    SPEEDS,
     TOPOLOGIES,
+    TOPOLOGY_KEYS,
     TRANSFER_KEYS,
     closest,
     item_kind,
@@ -78,6 +80,10 @@ _EXAMPLES = {
     "mesh": "topology: {mesh: [X, Y]}, with one to three sides",
     "torus": "topology: {torus: [X, Y, Z]}, with one to three sides",
     "links": "topology: {links: [[0, 1], [1, 2]]}",
+    "twist": "topology: {torus: [X, 2 * X], twist: {x: [0, X]}}",
+    "bandwidth": "bandwidth: 2, or one for each axis: [2, 1]",
+    "latency": "latency: 2, or one for each axis: [2, 1]",
+    "between": "{between: [0, 1], bandwidth: 2}",
     "description": "description: one line about the schedule",
 }
 _WANTED = {
@@ -284,7 +290,8 @@ def _allowed(loc: tuple[Any, ...], key: str, kind: str, chain: bool) -> tuple[tu
         "lowering": (LOWERING_KEYS, "`lowering:`"),
         "compute": (COMPUTE_KEYS, "`compute:`"),
         "collective": ((*ROOTED, "permute"), "`collective:`"),
-        "topology": (TOPOLOGIES, "`topology:`"),
+        "topology": (TOPOLOGY_KEYS, "`topology:`"),
+        "links": (("between", *SPEEDS), "a link"),
         "step": (TRANSFER_KEYS, "a transfer"),
         "beside": (ITEM_KEYS["<use>"], "a `use:`"),
         "chain": (LINK_KEYS, "a link of a chain"),
@@ -406,7 +413,8 @@ def _first_line(tree: Tree) -> Span:
 
 def _fault(error: Any, tree: Mapping) -> Diagnostic:
     """Any error but an unknown or missing key."""
-    loc, kind = tuple(error["loc"]), str(error["type"])
+    loc = tuple(part for part in error["loc"] if not str(part).startswith("<"))  # without union tags
+    kind = str(error["type"])
     context = error.get("ctx") or {}
     node, key, _ = _walk(loc, tree)
     if kind == "expression_item" and isinstance(node, Sequence):
@@ -492,6 +500,9 @@ def _no_choice(node: Tree, subject: str, key: str, span: Span, expected: str) ->
 def _check_single(key: str, node: Mapping, choices: tuple[str, ...], found: list[Diagnostic]) -> list[Diagnostic]:
     """`collective:` and `topology:` name exactly one thing."""
     lines = {d.primary.span for d in found if d.primary}
+    # What only adds to a topology does not count, unless it is all there is.
+    entries = [e for e in node.entries if e.key.text.value not in ("twist", *SPEEDS)] if key == "topology" else None
+    node = replace(node, entries=tuple(entries)) if entries is not None else node
     names = [entry.key.text.value for entry in node.entries]
     if key == "collective" and len(names) == 1 and names[0] in choices and names[0] not in (*ROOTED, "permute"):
         found[:] = [d for d in found if not (d.primary and d.primary.span == node.entries[0].key.span)]
@@ -518,7 +529,7 @@ def _check_single(key: str, node: Mapping, choices: tuple[str, ...], found: list
                 )
             ]
         return []
-    message = f"`{key}` must name one {key}, found {len(names)}" if names else f"`{key}` is an empty mapping"
+    message = f"`{key}` must name one {key}, found {len(names)}" if names else f"`{key}` names no {key}"
     span = node.entries[1].key.span if names else node.span
     return [
         Diagnostic(

@@ -39,6 +39,8 @@ class Symmetric:
         self.sides = flat.topology.sides
         if not flat.topology.wraps:
             raise NotAffine("only rings and tori look the same from every rank")
+        if flat.topology.twist:
+            raise NotAffine("on a twisted torus, coordinates do not turn one by one")
         self.axes: list[Axis] = _promised_axes(flat)
         self.symbols: dict[str, Value] = {}
         for axis, (name, side) in enumerate(zip(flat.topology.coordinates, self.sides, strict=True)):
