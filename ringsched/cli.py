@@ -186,6 +186,28 @@ def audit(**arguments: Any) -> int:
 
 
 @cli.command()
+@click.option("--collective", metavar="all_gather", required=True, help="all_gather, reduce_scatter, all_reduce, …")
+@click.option("--topology", metavar="mesh:4x4", required=True, help="ring:8, line:5, torus:4x4x4, links:0-1,1-2,2-0.")
+@click.option("-o", "--output", metavar="OUT", help="The schedule file to write.  [default: stdout]")
+@click.option("--root", type=click.IntRange(0), help="Of broadcast and reduce.  [default: 0]")
+@click.option("--parts", type=click.IntRange(1, 1000), help="That a unit is cut into.  [default: as many as do good]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the searches.")
+@_JSON
+def synth(**arguments: Any) -> int:
+    """Make a schedule for a topology, at the bound or as near as can be found.
+
+    \b
+    ringsched synth --collective all_gather --topology mesh:4x4 -o my.yaml
+    ringsched synth --collective all_reduce --topology links:0-1,1-2,2-0,2-3
+
+    links: may also name a file with a link (0-1) on each line. Every link carries data both ways.
+    """
+    from ringsched.commands.synth import Request, synth
+
+    return synth(Request(**arguments))
+
+
+@cli.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> int:
     """Explain the code of a message (RS301); without a code, list all."""

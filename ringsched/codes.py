@@ -475,6 +475,26 @@ _code(
     "topology: {torus: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
 )
 
+_code(
+    "RS240",
+    "not a topology",
+    "`--topology` names no kind of topology, or sides or links of none: a side of 1, a link of a rank to itself, "
+    "or ranks that no links join to the others.",
+    "A schedule is made for links that are there, and ranks that cannot reach each other have none.",
+    "ringsched synth --collective all_gather --topology tours:4x1",
+    "ringsched synth --collective all_gather --topology torus:4x8",
+)
+
+_code(
+    "RS241",
+    "a schedule too large to be made",
+    "The schedule that is asked for has more transfers than a search copes with, or its file would be over 1 MiB.",
+    "A synthesised schedule is a list of single transfers, and for hundreds of ranks nobody can read or compile it. "
+    "Constructions in closed form, such as the shipped ones, have no such limit.",
+    "ringsched synth --collective all_to_all --topology mesh:16x16",
+    "ringsched synth --collective all_to_all --topology mesh:4x8",
+)
+
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
 
 _code(

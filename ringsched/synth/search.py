@@ -1,0 +1,204 @@
+"""A collective and a topology → the best plan that is known how to make, its bound, and its schedule.
+
+A constructed plan where one at the bound is known, else searches. How long they go on is a number of attempts that
+depends on the number of ranks alone, so the same question with the same seed has the same answer, whatever the
+machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, assert_never
+
+from ringsched.schedule.schedule import Schedule
+from ringsched.synth import gather, rooted, routes, trees
+from ringsched.synth.bounds import Bound, bound_of
+from ringsched.synth.network import Network, network_of
+from ringsched.synth.place import name_of
+from ringsched.synth.plan import Plan, PlanKind, after, backwards
+from ringsched.synth.write import judged, schedule_of, too_large
+from ringsched.topology import Topology
+
+UNITS: dict[PlanKind, str] = {
+    "all_gather": "a rank's shard",
+    "reduce_scatter": "a rank's shard",
+    "all_reduce": "the operand divided by the number of ranks,",
+    "all_to_all": "what one rank has for one other",
+    "broadcast": "the whole operand",
+    "reduce": "the whole operand",
+}
+MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
+WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
+MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A schedule and its figures: `units` as in `plan`, `how` in words."""
+
+    schedule: Schedule
+    steps: int
+    units: Fraction
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthesis:
+    """What was asked for, what was made of it, and what the data flow says."""
+
+    kind: PlanKind
+    topology: Topology
+    made: Made
+    bound: Bound
+    verdict: Literal["right", "undecided"]
+
+    @property
+    def excess(self) -> Fraction:
+        """How far the units are above the bound, as a part of it."""
+        return self.made.units / self.bound.units - 1
+
+
+def synthesise(
+    topology: Topology, kind: PlanKind, *, root: int = 0, parts: int | None = None, seed: int = 0
+) -> Synthesis:
+    """A verified schedule for a connected topology of two or more ranks. Raises RS241.
+
+    root: of broadcast and reduce. parts: that a unit is cut into (of broadcast and reduce: the operand); None: as many
+    as do good.
+    """
+    network = network_of(topology)
+    bound = bound_of(network, kind, root)
+    made = torus_schedule(network, kind) if parts is None else None
+    if made is None:
+        plan = plan_of(network, kind, bound, root=root, parts=parts, seed=seed)
+        words = description(plan.how, len(plan.steps), plan.units, bound, kind)
+        schedule = schedule_of(plan, f"{words}\nMade by {_command(topology, kind, root, parts, seed)}")
+        made = Made(schedule=schedule, steps=len(plan.steps), units=plan.units, how=plan.how)
+    return Synthesis(kind=kind, topology=topology, made=made, bound=bound, verdict=judged(made.schedule))
+
+
+def torus_schedule(network: Network, kind: PlanKind) -> Made | None:
+    """The translation-invariant construction on rings and tori goes here; None: the searches below are used."""
+    return None
+
+
+def plan_of(network: Network, kind: PlanKind, bound: Bound, *, root: int, parts: int | None, seed: int) -> Plan:
+    """The better of the plans that are made for the collective."""
+    _check_size(network, kind, parts or 1)
+    match kind:
+        case "all_gather":
+            return _gathered(network, bound.units, parts, seed)
+        case "reduce_scatter":
+            return backwards(_gathered(network, bound.units, parts, seed), kind)
+        case "all_reduce":
+            return _all_reduced(network, bound.units, parts, seed)
+        case "all_to_all":
+            return _exchanged(network, bound.units, parts, seed)
+        case "broadcast":
+            return _streamed(network, bound, root, parts, seed)
+        case "reduce":
+            return backwards(_streamed(network, bound, root, parts, seed), kind)
+        case _:
+            assert_never(kind)
+
+
+def description(how: str, steps: int, units: Fraction, bound: Bound, kind: PlanKind) -> str:
+    """The lines at the top of a file: what was reached, and why no schedule needs fewer units than the bound."""
+    reached = f"{shown(units)} units in {steps} steps, by {how}. A unit is {UNITS[kind]} over one link."
+    return f"{reached}\n{distance(units, bound)}"
+
+
+def distance(units: Fraction, bound: Bound) -> str:
+    """How far from the bound that is, with the bound's reason."""
+    if units == bound.units:
+        return f"At the bound: {bound.reason}."
+    excess = 100 * float(units / bound.units - 1)
+    return f"{excess:.1f} % above the bound of {shown(bound.units)} units: {bound.reason}."
+
+
+def shown(value: Fraction) -> str:
+    """`7.5`, `85.17`."""
+    return f"{float(value):.2f}".rstrip("0").rstrip(".")
+
+
+def _command(topology: Topology, kind: PlanKind, root: int, parts: int | None, seed: int) -> str:
+    words = [f"ringsched synth --collective {kind} --topology {name_of(topology)}"]
+    if topology.kind == "links":
+        words = [f"ringsched synth --collective {kind} on these links"]
+    words += [f"--root {root}"] if root else []
+    words += [] if parts is None else [f"--parts {parts}"]
+    words += [f"--seed {seed}"] if seed else []
+    return " ".join(words)
+
+
+def _check_size(network: Network, kind: PlanKind, parts: int) -> None:
+    """RS241 where a search would take minutes and no file could hold the result."""
+    ranks = network.ranks
+    moves = ranks * parts
+    if kind == "all_to_all":
+        moves = (
+            sum(sum(network.distances(rank)) for rank in network.different) * ranks // len(network.different) * parts
+        )
+    elif kind not in ("broadcast", "reduce"):
+        moves = ranks * (ranks - 1) * parts * (2 if kind == "all_reduce" else 1)
+    if moves > MOST_MOVES:
+        raise too_large(f"it has some {moves:,} transfers; a search copes with {MOST_MOVES:,}")
+
+
+# -- each collective ---------------------------------------------------------------------------------------------------
+
+
+def _tries(ranks: int) -> int:
+    """How many searches are made where none reaches the bound: 16 for 43 ranks, one for 173."""
+    return max(1, min(16, 30_000 // ranks**2))
+
+
+def _gathered(network: Network, bound: Fraction, parts: int | None, seed: int) -> Plan:
+    order = gather.ring_of(network) if network.uniform and parts is None else None
+    if order is not None:
+        plan = gather.around(network, order)
+        if plan.units == bound:
+            return plan
+    fair = bound.denominator if bound.denominator <= 6 else 4
+    whole = gather.search(network, parts or fair, seed, tries=_tries(network.ranks), bound=bound)
+    fine = min(8, MOST_TRANSFERS // (network.ranks * (network.ranks - 1)))
+    if parts is not None or whole.units <= WORTH * bound or fine < 2:
+        return whole
+    stream = gather.search(network, fine, seed, tries=_tries(network.ranks) // 4 + 1, bound=bound, fine=True)
+    return stream if WORTH * stream.units < whole.units else whole
+
+
+def _all_reduced(network: Network, bound: Fraction, parts: int | None, seed: int) -> Plan:
+    """Scatter, then gather, unless trees use the links better."""
+    half = _gathered(network, bound_of(network, "all_gather").units, parts, seed)
+    how = f"a reduce-scatter and an all-gather, each {half.how}"
+    both = after(backwards(half, "reduce_scatter"), half, "all_reduce", how)
+    if both.units == bound:
+        return both
+    ranks = network.ranks
+    fine = max(1, min(16, MOST_TRANSFERS // (2 * ranks * (ranks - 1))))
+    packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=min(3, _tries(ranks)))
+    return min(both, packed, key=lambda plan: plan.cost)
+
+
+def _exchanged(network: Network, bound: Fraction, parts: int | None, seed: int) -> Plan:
+    """Whole chunks over shortest paths; where that is above the bound, chunks in parts, and detours."""
+    tries = min(6, _tries(network.ranks))
+    best = routes.all_to_all(network, parts or 1, seed, tries=tries, bound=bound)
+    small = best.transfers <= MOST_TRANSFERS // 2
+    finer = (2, 3, 4) if parts is None else (parts,)
+    for detour in (0, 2) if small else ():
+        for count in finer:
+            if best.units > bound and count * best.transfers <= 2 * MOST_TRANSFERS:
+                plan = routes.all_to_all(network, count, seed, tries=(tries + 2) // 3, bound=bound, detour=detour)
+                best = min(best, plan, key=lambda plan: plan.cost)
+    return best
+
+
+def _streamed(network: Network, bound: Bound, root: int, parts: int | None, seed: int) -> Plan:
+    """Parts as many as the file may have; few steps more than the parts take and the farthest rank is away will do."""
+    count = parts or max(1, min(96, MOST_TRANSFERS // (network.ranks - 1)))
+    farthest = max(network.distances(root))
+    target = int(-(-count * bound.units // 1)) + farthest - 1
+    return rooted.broadcast(network, root, count, seed, tries=min(4, _tries(network.ranks)), target=target)
