@@ -127,9 +127,7 @@ def compile_collective(
     if backend not in ("pallas", "xla"):
         raise ValueError(f'backend={backend!r}: it is "pallas" or "xla"')
     if backend == "xla" and debug:
-        raise ValueError(
-            "debug=True is for the kernels of the pallas back end; in those of xla, jax.debug.print does it"
-        )
+        raise ValueError("debug=True is for the kernels of the pallas back end")
     try:
         opened = open_schedule(schedule, fixed, overlap)
         collective = Collective(opened, dict(fixed), debug, backend)

@@ -99,9 +99,7 @@ def _check_portable(request: Request) -> None:
     if asked:
         raise click.UsageError(f"--{asked[0]} is about the TPU kernel; the module of --backend xla has none.")
     if request.emit == "program":
-        raise click.UsageError(
-            "--emit program: there is no Program with --backend xla. Take --emit schedule or kernel."
-        )
+        raise click.UsageError("--emit program: --backend xla makes no Program. Take --emit schedule or kernel.")
 
 
 def _port(request: Request, settings: Settings) -> int:
