@@ -86,6 +86,13 @@ _OVERLAP = click.option(
     type=click.Choice(["full", "none"]),
     help="none: products and transfers one after the other, for comparison.  [default: as the schedule says]",
 )
+_BACKEND = click.option(
+    "--backend",
+    type=click.Choice(["pallas", "xla"]),
+    default="pallas",
+    show_default=True,
+    help="xla: lax.ppermute in place of a TPU kernel, for any device.",
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document a file.")
 
 
@@ -106,6 +113,7 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | Non
 @click.argument("file", metavar="FILE")
 @_SET
 @_OVERLAP
+@_BACKEND
 @click.option("-o", "--output", metavar="OUT", help="The file to write; - is stdout. Default: the schedule's name.py.")
 @click.option(
     "--emit",
@@ -139,6 +147,7 @@ def compile_command(**arguments: Any) -> int:
 @click.argument("file", metavar="FILE")
 @_SET
 @_OVERLAP
+@_BACKEND
 @_SHAPE
 @click.option("--dtype", metavar="bf16", help="The operand's dtype, where --shape does not say it.  [default: f32]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the operand's random values.")
@@ -149,7 +158,8 @@ def compile_command(**arguments: Any) -> int:
 def run(**arguments: Any) -> int:
     """Run a schedule's kernel on virtual CPU devices and compare it with jax.lax.
 
-    The kernel runs in TPU interpret mode with race detection, in both DMA modes, two calls in a row.
+    The kernel runs in TPU interpret mode with race detection, in both DMA modes, two calls in a row; with --backend
+    xla the module runs as it stands.
     """
     from ringsched.commands.run import Request, run_file
 

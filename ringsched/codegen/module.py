@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import WIDTH, call, listed, paragraph
+from ringsched.codegen.lines import WIDTH, call, header, listed, spaced
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
@@ -60,13 +60,13 @@ def module_text(
 ) -> str:
     """The module. `backward` is the transpose, None: gradients go through `jax.lax`; `facts` go into the header."""
     multiplies = forward.compute is not None
-    lines = _header(name, heading, facts, "x, w" if multiplies else "x", PRODUCT_IMPORTS if multiplies else IMPORTS)
+    lines = header(name, heading, facts, "x, w" if multiplies else "x", PRODUCT_IMPORTS if multiplies else IMPORTS)
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
         parts = [f"template_{part}.py" for part in ("product", "stream", "plan", "multiply")]
         parts.append("template.py")
-        return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
+        return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
     lines += ["", "", *shape.forward("_forward", "_kernel", "_SPEC", forward.promise)]
@@ -78,7 +78,7 @@ def module_text(
         lines += ["", "", *shape.transpose(backward.promise)]
         lines += ["", "", *_spec("_TRANSPOSE_SPEC", backward)]
         lines += ["", "", *kernel_lines(backward.program, "_transpose_kernel", _doc(backward), debug=debug)]
-    return _spaced(lines) + "\n\n" + fixed_part("template.py")
+    return spaced(lines) + "\n\n" + fixed_part("template.py")
 
 
 def chain_text(
@@ -86,7 +86,7 @@ def chain_text(
 ) -> str:
     """The module of a chain. `promise`: that of its first link."""
     texts = Texts(chain=chain, promise=promise)
-    lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]), CHAIN_IMPORTS)
+    lines = header(chain.name, heading, facts, ", ".join(["x", *texts.weights]), CHAIN_IMPORTS)
     lines += [*_sides(program), "", "", *texts.public(), "", "", *texts.sharded(), "", "", *texts.forward()]
     lines += ["", "", *texts.spec(program), *_synchronisation(program), "}", "", ""]
     finishes = tuple(texts.finishes().items())
@@ -94,18 +94,7 @@ def chain_text(
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
     parts = ("template_chain.py", "template_multiply.py", "template.py")
-    return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
-
-
-def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str, imports: str) -> list[str]:
-    lines: list[str] = ['"""' + heading, ""]
-    width = max(len(key) for key, _ in facts)
-    for key, value in facts:
-        first, *rest = paragraph(value) if len(value) > 60 else [value]
-        lines.append(f"{key:<{width}}  {first}")
-        lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
-    return [*lines, *imports.splitlines(), ""]
+    return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
 
 
 def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:
@@ -222,23 +211,3 @@ def _entries(exprs: tuple[Expr, ...]) -> str:
     tables = {lookup.name: lookup.table for expr in exprs for lookup in lookups(expr)}
     said = (f"{name} is {hashlib.sha256(repr(table).encode()).hexdigest()[:12]}" for name, table in tables.items())
     return "".join(f", {text}" for text in said)
-
-
-def _spaced(lines: list[str]) -> str:
-    """Blank lines as a formatter has them: none at a block's start, one around nested functions, two between others."""
-    kept: list[str] = []
-    for number, line in enumerate(lines):
-        if line:
-            kept.append(line)
-            continue
-        following = next((later for later in lines[number + 1 :] if later), "")
-        previous = kept[-1] if kept else ""
-        indent = len(following) - len(following.lstrip())
-        opens = previous.endswith(":") and previous.lstrip().startswith("def ")
-        blanks = 0
-        while kept[-1 - blanks] == "":
-            blanks += 1
-        if opens or (indent and blanks) or blanks == 2 or not following:
-            continue
-        kept.append("")
-    return "\n".join(kept) + "\n"
