@@ -195,6 +195,60 @@ def audit(**arguments: Any) -> int:
     return audit_function(Request(**arguments))
 
 
+@cli.group(name="import")
+def import_group() -> None:
+    """Judge a schedule of another tool, and make it one of ringsched's."""
+
+
+@import_group.command(name="msccl")
+@click.argument("file", metavar="FILE.xml")
+@click.option("-o", "--output", metavar="MY.yaml", help="Write the schedule there; - is stdout.  [default: write none]")
+@_JSON
+def import_msccl(**arguments: Any) -> int:
+    """MSCCL XML, of any writer.
+
+    The file is judged in its own terms first: races, hangs with as many messages in flight as its protocol allows, and
+    what every rank holds at the end. What is right becomes a schedule.
+    """
+    from ringsched.commands.importing import import_msccl
+
+    return import_msccl(**arguments)
+
+
+@cli.group(name="export")
+def export_group() -> None:
+    """Write a schedule for another tool."""
+
+
+@export_group.command(name="msccl")
+@click.argument("file", metavar="FILE")
+@_SET
+@click.option("-o", "--output", metavar="OUT.xml", default="-", help="The file to write.  [default: stdout]")
+@click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), default="Simple", show_default=True)
+@_JSON
+def export_msccl(**arguments: Any) -> int:
+    """MSCCL XML. What is written is judged as `import msccl` does before it is."""
+    from ringsched.commands.exporting import export_msccl
+
+    return export_msccl(**arguments)
+
+
+@export_group.command(name="chakra")
+@click.argument("file", metavar="FILE")
+@_SET
+@click.option("-o", "--output", metavar="PREFIX", help="Writes PREFIX.RANK.et.  [default: the schedule's name]")
+@click.option(
+    "--bytes", "shard", type=click.IntRange(1), default=1 << 20, show_default=True, help="Of a rank's operand."
+)
+@click.option("--format", "form", type=click.Choice(["et", "json"]), default="et", show_default=True)
+@_JSON
+def export_chakra(**arguments: Any) -> int:
+    """A Chakra execution trace: for each rank its sends, receives and additions, for simulators."""
+    from ringsched.commands.exporting import export_chakra
+
+    return export_chakra(**arguments)
+
+
 @cli.command()
 @click.option("--collective", metavar="all_gather", required=True, help="all_gather, reduce_scatter, all_reduce, …")
 @click.option("--topology", metavar="mesh:4x4", required=True, help="ring:8, line:5, torus:4x4x4, links:0-1,1-2,2-0.")
