@@ -514,8 +514,8 @@ _code(
     "RS220",
     "steps that cannot be made",
     "`synth:` makes the steps of an all-gather, a reduce-scatter or an all-to-all for a ring or torus, the same at "
-    "every rank. It needs chunks that are numbered by the coordinates of their owners, and at most one more dimension, the "
-    "parts of a shard.",
+    "every rank. It needs chunks that are numbered by the coordinates of their owners, and at most one more dimension, "
+    "the parts of a shard.",
     "On other links, or for other chunks, there is no such schedule; `ringsched synth` searches for one there.",
     "topology: {mesh: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
     "topology: {torus: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",

@@ -2,12 +2,10 @@
 
 Values are followed from where they are promised back to where they come from; what no promise needs is left out, and
 so are copies on one rank. A rank of a schedule holds at most one value of a chunk, so the values that it needs of it,
-to send or to keep, are put into a row that its state can go through: its own term and sums with it first, each with all of
-the one before; then values without it, the first of which replaces what is there. Parked partial sums that are added up
-later are added as they arrive. Then each transfer takes the first step that lets every value last as long as it is
-needed.
-
-RS705 where there is no such row, or no such steps: a rank needs two values of one chunk at once.
+to send or to keep, are put into a row that its state can go through: its own term and sums with it first, each with
+all of the one before; then values without it, the first of which replaces what is there. Parked partial sums that are
+added up later are added as they arrive. Then each transfer takes the first step that lets every value last as long as
+it is needed. RS705 where there is no such row, or no such steps: a rank needs two values of one chunk at once.
 """
 
 from __future__ import annotations
