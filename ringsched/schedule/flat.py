@@ -173,8 +173,9 @@ def _constructed(item: Synth, scope: _Scope) -> tuple[Item, ...]:
     owners = topology.sides * (2 if item.kind == "all_to_all" else 1)
     dims = _visible(scope.on, scope.env, scope.promise.dims)
     reason = None
-    if not topology.wraps:
-        reason = f"it is for a ring or torus, and this is a {topology.kind}"
+    if not topology.wraps or topology.twist:
+        this = "a twisted torus" if topology.twist else "of links" if topology.kind == "links" else f"a {topology.kind}"
+        reason = f"it is for a ring or torus, and this is {this}"
     elif dims[: len(owners)] != owners or len(dims) > len(owners) + 1:
         reason = f"it is for chunks {list(owners)}, or these and one more dimension, and there are {list(dims)}"
     if reason:

@@ -455,11 +455,12 @@ class _Reader:
             self.coordinates = COORDINATES[: self.ranks]
         twist = self._twist(tree, kind, scope)
         speeds = self._speeds(tree, kind, len(nodes))
+        routed = "routed" in tree and bool(plain(tree["routed"]))
         if kind == "links":
             links, speeds = self._links(nodes)
-            return TopologySpec(kind=kind, links=links, speeds=speeds, span=node.span)
+            return TopologySpec(kind=kind, links=links, speeds=speeds, routed=routed, span=node.span)
         sides = tuple(self._expression(side, scope) for side in nodes)
-        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, span=node.span)
+        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, routed=routed, span=node.span)
 
     def _links(self, nodes: tuple[Tree, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[Speed, ...]]:
         links: dict[tuple[int, int], Speed] = {}

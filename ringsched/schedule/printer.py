@@ -94,7 +94,8 @@ def _collective(collective: Collective) -> Tree:
 def _topology(topology: TopologySpec) -> Tree:
     if topology.kind == "links":
         speeds = topology.speeds or (Speed(),) * len(topology.links)
-        return _mapping({"links": _sequence(map(_topology_link, topology.links, speeds))})
+        links = {"links": _sequence(map(_topology_link, topology.links, speeds))}
+        return _mapping({**links, **({"routed": _literal("true")} if topology.routed else {})})
     entries: dict[str, Tree] = {topology.kind: _expression(topology.sides[0])}
     if topology.kind in ("mesh", "torus"):
         entries[topology.kind] = _sequence(_expression(side) for side in topology.sides)
@@ -106,6 +107,8 @@ def _topology(topology: TopologySpec) -> Tree:
         if set(values) - {1}:
             same = len(set(values)) == 1
             entries[name] = _literal(str(values[0])) if same else _sequence(_literal(str(v)) for v in values)
+    if topology.routed:
+        entries["routed"] = _literal("true")
     return _mapping(entries)
 
 

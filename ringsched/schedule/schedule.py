@@ -163,6 +163,7 @@ class TopologySpec:
 
     twist: of a torus: an axis, and what once around along it adds to each coordinate.
     speeds: of each axis, or of each of `links`; none: all links are plain.
+    routed: transfers may go to ranks that are not neighbours, over links in between.
     """
 
     kind: TopologyKind
@@ -170,6 +171,7 @@ class TopologySpec:
     links: tuple[tuple[int, int], ...] = ()
     twist: tuple[tuple[int, tuple[Expr, ...]], ...] = ()
     speeds: tuple[Speed, ...] = ()
+    routed: bool = False
     span: Span | None = field(default=None, compare=False)
 
 

@@ -82,6 +82,7 @@ _EXAMPLES = {
     "links": "topology: {links: [[0, 1], [1, 2]]}",
     "twist": "topology: {torus: [X, 2 * X], twist: {x: [0, X]}}",
     "bandwidth": "bandwidth: 2, or one for each axis: [2, 1]",
+    "routed": "topology: {ring: N, routed: true}",
     "latency": "latency: 2, or one for each axis: [2, 1]",
     "between": "{between: [0, 1], bandwidth: 2}",
     "description": "description: one line about the schedule",
@@ -501,7 +502,8 @@ def _check_single(key: str, node: Mapping, choices: tuple[str, ...], found: list
     """`collective:` and `topology:` name exactly one thing."""
     lines = {d.primary.span for d in found if d.primary}
     # What only adds to a topology does not count, unless it is all there is.
-    entries = [e for e in node.entries if e.key.text.value not in ("twist", *SPEEDS)] if key == "topology" else None
+    more = ("twist", *SPEEDS, "routed")
+    entries = [e for e in node.entries if e.key.text.value not in more] if key == "topology" else None
     node = replace(node, entries=tuple(entries)) if entries is not None else node
     names = [entry.key.text.value for entry in node.entries]
     if key == "collective" and len(names) == 1 and names[0] in choices and names[0] not in (*ROOTED, "permute"):

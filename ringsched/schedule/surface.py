@@ -6,7 +6,7 @@
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
     chain    ::= schedule [description] topology [params] [activation:] {chain: [link …]}     a file of its own
     link     ::= {use: FILE, [epilogue:]}
-    topology ::= {ring: | line: | mesh: | torus: | links:  [twist: {AXIS: [EXPR …]}] [bandwidth:] [latency:]}
+    topology ::= {ring: | line: | mesh: | torus: | links:  [twist: {AXIS: [EXPR …]}] [bandwidth:] [latency:] [routed:]}
 
 Expressions are checked later, where their columns are known; here they are text or an integer. The only module that
 imports pydantic: untrusted text and the JSON schema end here.
@@ -198,6 +198,7 @@ class TopologyModel(Model):
         ]
         | None
     ) = Field(default=None, description="of all links, or of those along each axis")
+    routed: bool = Field(default=False, description="transfers may go to ranks that are not neighbours")
     latency: (
         Annotated[
             Annotated[Latency, Tag("<all>")] | Annotated[list[Latency], Tag("<axes>")],

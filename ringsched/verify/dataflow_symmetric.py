@@ -107,7 +107,7 @@ class Symmetric:
         place = tuple(hop)
         if place not in self._hops:
             receiver = self.flat.topology.rank(place)
-            if not receiver or not self.flat.topology.linked(0, receiver):
+            if not receiver or not self.flat.topology.reaches(0, receiver):
                 raise NotAffine("a transfer to no neighbour")
             self._hops[place] = receiver
         return place
