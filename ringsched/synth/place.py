@@ -67,7 +67,7 @@ def _linked(text: str, rest: str) -> Topology:
     for word in filter(None, (word.strip() for word in words)):
         ends = re.fullmatch(r"(\d{1,9})\s*[-\s]\s*(\d{1,9})", word)
         if ends is None:
-            raise _refused(text, f"`{word[:40]}` is no link", f"for example {_EXAMPLES['links']}: two ranks")
+            raise _refused(text, f"`{word[:40]}` is no link", f"a link is two ranks: {_EXAMPLES['links']}")
         a, b = sorted(map(int, ends.groups()))
         if a == b:
             raise _refused(text, f"the link {word} joins a rank with itself", "leave it out")

@@ -31,6 +31,7 @@ UNITS: dict[PlanKind, str] = {
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
 MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
+MOST_IN_TREES = 10_000  # the same for all_reduce, which gains more by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ def synthesise(
     as do good.
     """
     network = network_of(topology)
+    _check_size(network, kind, parts or 1)
     bound = bound_of(network, kind, root)
     made = torus_schedule(network, kind) if parts is None else None
     if made is None:
@@ -85,7 +87,6 @@ def torus_schedule(network: Network, kind: PlanKind) -> Made | None:
 
 def plan_of(network: Network, kind: PlanKind, bound: Bound, *, root: int, parts: int | None, seed: int) -> Plan:
     """The better of the plans that are made for the collective."""
-    _check_size(network, kind, parts or 1)
     match kind:
         case "all_gather":
             return _gathered(network, bound.units, parts, seed)
@@ -135,15 +136,15 @@ def _command(topology: Topology, kind: PlanKind, root: int, parts: int | None, s
 def _check_size(network: Network, kind: PlanKind, parts: int) -> None:
     """RS241 where a search would take minutes and no file could hold the result."""
     ranks = network.ranks
-    moves = ranks * parts
-    if kind == "all_to_all":
+    moves = (ranks if kind in ("broadcast", "reduce") else ranks * (ranks - 1)) * parts
+    if kind == "all_reduce":
+        moves *= 2
+    if kind == "all_to_all" and moves <= MOST_MOVES:
         moves = (
-            sum(sum(network.distances(rank)) for rank in network.different) * ranks // len(network.different) * parts
+            sum(sum(network.distances(rank)) for rank in network.different) * ranks * parts // len(network.different)
         )
-    elif kind not in ("broadcast", "reduce"):
-        moves = ranks * (ranks - 1) * parts * (2 if kind == "all_reduce" else 1)
     if moves > MOST_MOVES:
-        raise too_large(f"it has some {moves:,} transfers; a search copes with {MOST_MOVES:,}")
+        raise too_large(f"it has over {MOST_MOVES:,} transfers; a search copes with no more")
 
 
 # -- each collective ---------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def _all_reduced(network: Network, bound: Fraction, parts: int | None, seed: int
     if both.units == bound:
         return both
     ranks = network.ranks
-    fine = max(1, min(16, MOST_TRANSFERS // (2 * ranks * (ranks - 1))))
+    fine = max(1, min(16 if ranks < 9 else 8, MOST_IN_TREES // (2 * ranks * (ranks - 1))))
     packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=min(3, _tries(ranks)))
     return min(both, packed, key=lambda plan: plan.cost)
 

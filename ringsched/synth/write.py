@@ -21,7 +21,8 @@ from ringsched.verify.dataflow import findings_of
 def schedule_of(plan: Plan, description: str) -> Schedule:
     """The plan as a schedule; ranks and owners by their coordinates on a mesh or torus, parts in a row as one slice."""
     topology = plan.network.topology
-    items = tuple(Step(transfers=tuple(_transfers(plan, step))) for step in plan.steps)
+    ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
+    items = tuple(Step(transfers=tuple(_transfers(plan, step, ranks))) for step in plan.steps)
     rooted = plan.kind in ("broadcast", "reduce")
     sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
     owners = OWNED[plan.kind]
@@ -61,9 +62,8 @@ def judged(schedule: Schedule) -> Literal["right", "undecided"]:
     raise InternalError(f"the synthesised schedule is wrong: {found[0].message}")
 
 
-def _transfers(plan: Plan, step: Sequence[Move]) -> Iterable[Transfer]:
+def _transfers(plan: Plan, step: Sequence[Move], ranks: Sequence[Rank]) -> Iterable[Transfer]:
     """One for each move, or for each run of parts of one chunk that go the same way."""
-    topology = plan.network.topology
     owners = OWNED[plan.kind]
     split = len(plan.dims) > owners
     runs: list[tuple[Move, int]] = []  # the first move, and how many more of them
@@ -74,9 +74,9 @@ def _transfers(plan: Plan, step: Sequence[Move]) -> Iterable[Transfer]:
             runs.append((move, 0))
     for move, more in runs:
         yield Transfer(
-            chunk=ChunkRef(index=_index(plan, move.chunk, more)),
-            sender=_rank(topology, move.sender),
-            to=_rank(topology, move.receiver),
+            chunk=ChunkRef(index=_index(plan, move.chunk, more, ranks)),
+            sender=ranks[move.sender],
+            to=ranks[move.receiver],
             op=move.op,
         )
 
@@ -87,12 +87,11 @@ def _continues(first: Move, more: int, move: Move) -> bool:
     return move == first._replace(chunk=(*first.chunk[:-1], part))
 
 
-def _index(plan: Plan, chunk: Chunk, more: int) -> tuple[Expr | Slice, ...]:
-    topology = plan.network.topology
+def _index(plan: Plan, chunk: Chunk, more: int, ranks: Sequence[Rank]) -> tuple[Expr | Slice, ...]:
     owners = OWNED[plan.kind]
     index: list[Expr | Slice] = []
     for owner in chunk[:owners]:
-        index += _rank(topology, owner).coordinates
+        index += ranks[owner].coordinates
     rest: list[Expr | Slice] = [Int(value=part) for part in chunk[owners:]]
     if more and more + 1 == plan.dims[-1]:
         rest = [*rest[:-1]] if owners or len(rest) > 1 else [Slice()]
