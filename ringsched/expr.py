@@ -1,6 +1,6 @@
 """Index expressions: the only arithmetic of a schedule and of a Program.
 
-    expr    ::= INT | NAME | -expr | expr op expr | expr cmp expr … | min(expr, …) | max(expr, …)
+    expr    ::= INT | NAME | -expr | expr op expr | expr cmp expr … | min(expr, …) | max(expr, …) | TABLE[expr]
     op      ::= + - * // % ^ <<          cmp ::= == != < <= > >=
 
 `%` and `//` are Python's: the remainder takes the sign of the divisor, so it is never negative for a positive one.
@@ -65,7 +65,17 @@ class Extremum:
     span: Span | None = field(default=None, compare=False)
 
 
-Expr = Int | Var | Neg | Binary | Compare | Extremum
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """An entry of a table of constants, counted from 0."""
+
+    name: str
+    table: tuple[int, ...]
+    index: Expr
+    span: Span | None = field(default=None, compare=False)
+
+
+Expr = Int | Var | Neg | Binary | Compare | Extremum | Lookup
 
 
 class EvaluationError(Exception):
@@ -181,8 +191,17 @@ def evaluate(expr: Expr, env: Mapping[str, Value]) -> Value:
         case Extremum():
             values = [_plain(evaluate(operand, env)) for operand in expr.operands]
             return min(values) if expr.name == "min" else max(values)
+        case Lookup():
+            return _entry(expr, _plain(evaluate(expr.index, env)))
         case _:
             assert_never(expr)
+
+
+def _entry(expr: Lookup, index: int) -> int:
+    if not 0 <= index < len(expr.table):
+        message = f"`{expr.name}` has no entry {index}: it has {len(expr.table)}, counted from 0"
+        raise EvaluationError("RS206", message, expr)
+    return expr.table[index]
 
 
 def integer(expr: Expr, env: Mapping[str, int]) -> int:
@@ -241,6 +260,27 @@ def names(expr: Expr) -> frozenset[str]:
             return names(expr.first).union(*(names(e) for _, e in expr.rest))
         case Extremum():
             return frozenset().union(*(names(e) for e in expr.operands))
+        case Lookup():
+            return names(expr.index)
+        case _:
+            assert_never(expr)
+
+
+def lookups(expr: Expr) -> tuple[Lookup, ...]:
+    """The look-ups in `expr`, outer ones first."""
+    match expr:
+        case Int() | Var():
+            return ()
+        case Neg():
+            return lookups(expr.operand)
+        case Binary():
+            return lookups(expr.left) + lookups(expr.right)
+        case Compare():
+            return lookups(expr.first) + tuple(x for _, e in expr.rest for x in lookups(e))
+        case Extremum():
+            return tuple(x for e in expr.operands for x in lookups(e))
+        case Lookup():
+            return (expr, *lookups(expr.index))
         case _:
             assert_never(expr)
 
@@ -265,8 +305,17 @@ def substitute(expr: Expr, env: Mapping[str, Expr | int]) -> Expr:
             if all(isinstance(e, Int) for e in operands):
                 return Int(value=integer(Extremum(name=expr.name, operands=operands), {}))
             return Extremum(name=expr.name, operands=operands, span=expr.span)
+        case Lookup():
+            return looked_up(expr, substitute(expr.index, env))
         case _:
             assert_never(expr)
+
+
+def looked_up(expr: Lookup, index: Expr) -> Expr:
+    """The entry of the same table at `index`, a number where that is one."""
+    if isinstance(index, Int):
+        return Int(value=_entry(expr, index.value))
+    return Lookup(name=expr.name, table=expr.table, index=index, span=expr.span)
 
 
 def negated(expr: Expr) -> Expr:
@@ -338,6 +387,8 @@ def _show(expr: Expr) -> tuple[str, int]:
             return _wrap(expr.first, level) + rest, _PRECEDENCE["cmp"]
         case Extremum():
             return f"{expr.name}({', '.join(show(e) for e in expr.operands)})", _PRECEDENCE["atom"]
+        case Lookup():
+            return f"{expr.name}[{show(expr.index)}]", _PRECEDENCE["atom"]
         case _:
             assert_never(expr)
 

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
+from ringsched.expr import lookups
 from ringsched.lower.lanes import Lane, Lanes, Use
 from ringsched.lower.places import END, Moment, Places, Slot
 from ringsched.program.simplify import simplify
-from ringsched.schedule.schedule import Lowering
+from ringsched.schedule.schedule import Lowering, Slice, Transfer
 
 DONE = "done"  # counts what only the end waits for, all of it: sends, and copies within a rank
 DEDICATED_SLOTS = 8  # up to so many uses, over all lanes, each has a slot of its own
@@ -229,7 +230,8 @@ def _keep(
     if draft.grid is not None:
         promise = lanes.flat.promise
         operands = math.prod(promise.input_shape()) + math.prod(promise.output_shape())
-        plenty = min(DEDICATED_SLOTS // slotted, SLOT_MEMORY * operands // math.prod(draft.grid))
+        most = plenty if tabled(draft.lane.statement) else DEDICATED_SLOTS // slotted
+        plenty = min(most, SLOT_MEMORY * operands // math.prod(draft.grid))
     if uses <= plenty:
         return uses
     if draft.uniform:
@@ -247,6 +249,11 @@ def _keep(
             )
         ]
     )
+
+
+def tabled(statement: Transfer) -> bool:
+    """Whether its indices come from tables. Then nothing says that slots are free again in the order of their use."""
+    return any(lookups(part) for part in statement.chunk.index if not isinstance(part, Slice))
 
 
 def _recycled(draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> bool:

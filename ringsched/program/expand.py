@@ -66,14 +66,16 @@ def expand(program: Program, *, symmetric: bool | None = None) -> Expansion:
     traces = []
     for place in itertools.product(*(range(side) for side in program.sides)):
         walker = _Walker(program, place)
-        traces.append(tuple(walker.call(dict(zip(program.coordinates, place, strict=True)))))
+        number = sum(a * stride for a, stride in zip(place, _strides(program), strict=True))
+        traces.append(tuple(walker.call({"r": number, **dict(zip(program.coordinates, place, strict=True))})))
     return Expansion(execution=_execution(program, False, tuple(traces)), axes={})
 
 
 def _expand_symmetric(program: Program) -> Expansion:
     walker = _Walker(program, (0,) * len(program.sides))
     count = len(program.sides)
-    env: dict[str, Value] = {
+    env: dict[str, Value] = {"r": Affine(0, _strides(program))}  # no constant: nothing symmetric can use it
+    env |= {
         name: Affine(0, tuple(int(i == axis) for i in range(count))) if program.sides[axis] > 1 else 0
         for axis, name in enumerate(program.coordinates)
     }
@@ -81,6 +83,10 @@ def _expand_symmetric(program: Program) -> Expansion:
     axes = {b.name: tuple(walker.axes.get((b.name, d)) for d in range(len(b.shape))) for b in program.buffers}
     fixed = frozenset(key for key, axis in walker.axes.items() if axis is None)
     return Expansion(execution=_execution(program, True, (ops,)), axes=axes, fixed=fixed)
+
+
+def _strides(program: Program) -> tuple[int, ...]:
+    return tuple(math.prod(program.sides[axis + 1 :]) for axis in range(len(program.sides)))
 
 
 def _execution(program: Program, symmetric: bool, traces: tuple[tuple[trace.Op, ...], ...]) -> trace.Execution:

@@ -39,6 +39,8 @@ class Symmetric:
         self.sides = flat.topology.sides
         if not flat.topology.wraps:
             raise NotAffine("only rings and tori look the same from every rank")
+        if flat.topology.twist:
+            raise NotAffine("on a twisted torus, coordinates do not turn one by one")
         self.axes: list[Axis] = _promised_axes(flat)
         self.symbols: dict[str, Value] = {}
         for axis, (name, side) in enumerate(zip(flat.topology.coordinates, self.sides, strict=True)):
@@ -105,7 +107,7 @@ class Symmetric:
         place = tuple(hop)
         if place not in self._hops:
             receiver = self.flat.topology.rank(place)
-            if not receiver or not self.flat.topology.linked(0, receiver):
+            if not receiver or not self.flat.topology.reaches(0, receiver):
                 raise NotAffine("a transfer to no neighbour")
             self._hops[place] = receiver
         return place

@@ -133,7 +133,7 @@ def _transpose_kernel(r, x_ref, o_ref, done, received, *, axes):
     # send chunk[r] to (r ^ 1) % N
     _send(x_ref, o_ref, done, received, peer)
 
-    # wait for chunk[r] of rank (r ^ 1) % N % N
+    # wait for chunk[r] of rank (r ^ 1) % N
     _wait(o_ref, received)
 
     # wait until the chunk has left
