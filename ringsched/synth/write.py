@@ -8,17 +8,28 @@ from typing import Literal
 from ringsched.collectives import OWNED, Chunk
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
 from ringsched.expr import Expr, Int
-from ringsched.schedule.flat import flatten
+from ringsched.schedule.flat import FlatSchedule
 from ringsched.schedule.printer import print_schedule
-from ringsched.schedule.schedule import ChunkRef, Collective, Rank, Schedule, Slice, Step, Transfer
+from ringsched.schedule.schedule import (
+    ChunkRef,
+    Collective,
+    Constructed,
+    Item,
+    Rank,
+    Schedule,
+    Slice,
+    Step,
+    Synth,
+    Transfer,
+)
 from ringsched.schedule.tree import MAX_BYTES
 from ringsched.synth.place import name_of, spec_of
-from ringsched.synth.plan import Move, Plan
+from ringsched.synth.plan import Move, Plan, PlanKind
 from ringsched.topology import Topology
 from ringsched.verify.dataflow import findings_of
 
 
-def schedule_of(plan: Plan, description: str) -> Schedule:
+def schedule_of(plan: Plan) -> Schedule:
     """The plan as a schedule; ranks and owners by their coordinates on a mesh or torus, parts in a row as one slice."""
     topology = plan.network.topology
     ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
@@ -26,13 +37,24 @@ def schedule_of(plan: Plan, description: str) -> Schedule:
     rooted = plan.kind in ("broadcast", "reduce")
     sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
     owners = OWNED[plan.kind]
+    collective = Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None)
+    return _schedule(topology, collective, (*sides * owners, *plan.dims[owners:]), items)
+
+
+def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
+    """A schedule whose steps the compiler makes, each shard in `parts` parts."""
+    owners = topology.sides * (2 if kind == "all_to_all" else 1)
+    dims = owners if parts == 1 else (*owners, parts)
+    return _schedule(topology, Collective(kind=kind), dims, tuple(Synth(kind=step) for step in steps))
+
+
+def _schedule(topology: Topology, collective: Collective, dims: Sequence[int], items: tuple[Item, ...]) -> Schedule:
     return Schedule(
-        name=f"{plan.kind}_{name_of(topology).replace(':', '_')}",
-        description=description,
-        collective=Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None),
+        name=f"{collective.kind}_{name_of(topology).replace(':', '_')}",
+        collective=collective,
         topology=spec_of(topology),
         parameters=(),
-        chunks=tuple(Int(value=size) for size in (*sides * owners, *plan.dims[owners:])),
+        chunks=tuple(Int(value=size) for size in dims),
         items=items,
     )
 
@@ -52,9 +74,9 @@ def too_large(problem: str) -> DiagnosticError:
     return DiagnosticError([Diagnostic(code="RS241", message=f"the schedule is too large: {problem}", help=help_)])
 
 
-def judged(schedule: Schedule) -> Literal["right", "undecided"]:
+def judged(flat: FlatSchedule) -> Literal["right", "undecided"]:
     """What the data-flow check says; a schedule that is wrong is a fault of ours. Raises InternalError."""
-    found = findings_of(flatten(schedule))
+    found = findings_of(flat)
     if not found:
         return "right"
     if all(finding.code.startswith("RS7") for finding in found):

@@ -71,7 +71,7 @@ def test_the_text_goes_to_stdout_the_same_each_time(tmp_path: Path) -> None:
     assert first.returncode == 0
     assert first.stdout == second.stdout
     assert first.stderr.startswith(
-        "reduce on links:0-1,1-2,0-2,2-3: right (data flow), 1.25 units in 5 steps. 25.0 % above"
+        "reduce on links:0-1,1-2,0-2,2-3: right (data flow), 5 units in 5 steps. 25.0 % above"
     )
     path = tmp_path / "reduce.yaml"
     path.write_text(first.stdout, encoding="utf-8")
