@@ -264,7 +264,8 @@ def synth(**arguments: Any) -> int:
     ringsched synth --collective all_gather --topology mesh:4x4 -o my.yaml
     ringsched synth --collective all_reduce --topology links:0-1,1-2,2-0,2-3
 
-    links: may also name a file with a link (0-1) on each line. Every link carries data both ways.
+    links: may also name a file with a link (0-1) on each line; the name of a schedule file stands for its topology.
+    Every link carries data both ways.
     """
     from ringsched.commands.synth import Request, synth
 

@@ -41,7 +41,7 @@ def synth(request: Request) -> int:
         if root >= topology.ranks:
             raise _no_root(root, topology.ranks)
         made = synthesise(topology, kind, root=root, parts=request.parts, seed=request.seed)
-        text = None if request.as_json and request.output is None else text_of(made.made.schedule)
+        text = None if request.as_json and request.output is None else text_of(made.schedule)
     except DiagnosticError as error:
         show(error.diagnostics)
         return EXIT_USAGE
@@ -78,12 +78,12 @@ def _json(request: Request, made: Synthesis, seconds: float) -> dict[str, object
     return {
         "collective": made.kind,
         "topology": request.topology,
-        "steps": made.made.steps,
-        "units": _number(made.made.units),
+        "steps": made.steps,
+        "units": _number(made.units),
         "bound_steps": made.bound.steps,
         "bound_units": _number(made.bound.units),
         "reason": made.bound.reason,
-        "how": made.made.how,
+        "how": made.how,
         "verdict": made.verdict,
         "seconds": round(seconds, 3),
         "path": request.output,
@@ -97,8 +97,8 @@ def _number(value: Fraction) -> int | float:
 def _sentence(request: Request, made: Synthesis, seconds: float) -> str:
     """The line for people."""
     where = f" → {request.output}" if request.output is not None else ""
-    figures = f"{shown(made.made.units)} units in {made.made.steps} steps"
-    bound = distance(made.made.units, made.bound).rstrip(".")
+    figures = f"{shown(made.units)} units in {made.steps} steps"
+    bound = distance(made.units, made.bound).rstrip(".")
     return (
         f"{made.kind} on {request.topology}{where}: {made.verdict} (data flow), {figures}. {bound}. "
         f"At least {made.bound.steps} steps: {made.bound.steps_reason}. {seconds:.2f} s"

@@ -9,9 +9,9 @@ all_reduce          merge the ranks into q groups: each element needs 2 (q − 1
                     partitions; with q = P all link uses are counted, with q = 2 it is a cut.
 all_to_all          a chunk takes as many links as the ranks are apart: Σ distances / Σ bandwidths. And |S| · |rest|
                     chunks leave S, for the sets that are tried: balls round each rank, slabs of a mesh or torus.
-broadcast, reduce   1 / the least capacity from the root to any one rank (Edmonds: as many disjoint trees exist).
+broadcast, reduce   P / the least capacity from the root to any one rank (Edmonds: as many disjoint trees exist).
 
-In steps: data needs a step for each hop, and one step carries at most what the narrowest link carries in one.
+In steps: data needs a step for each hop; and, but for broadcast and reduce, a step takes one unit at most.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def bound_of(network: Network, kind: PlanKind, root: int = 0) -> Bound:
             assert_never(kind)
     rooted = kind in ("broadcast", "reduce")
     farthest = max(max(network.distances(rank)) for rank in ([root] if rooted else network.different))
-    busy = math.ceil(units * min(network.bandwidths))
+    busy = 0 if rooted else math.ceil(units * min(network.bandwidths))
     if busy > farthest:
-        steps_reason = f"{_number(units)} units of at most one a step" if network.uniform else "the units, one a step"
+        steps_reason = f"{_number(units)} units, of which a step takes at most one"
     else:
         steps_reason = f"the farthest rank is {_count(farthest, 'hop')} {'from the root' if rooted else 'away'}"
     return Bound(units=units, steps=max(busy, farthest), reason=reason, steps_reason=steps_reason)
@@ -129,12 +129,13 @@ def _rooted(network: Network, root: int, *, backwards: bool) -> tuple[Fraction, 
         side = min(sides, key=network.capacity_out)
         capacity = network.capacity_out(side)
     rest = _others(network, side)
+    units = network.ranks / capacity
     if len(side) == 1:
-        return 1 / capacity, f"the root, {_links_of(network, root, 'in' if backwards else 'out', alone=True)}"
+        return units, f"the root, {_links_of(network, root, 'in' if backwards else 'out', alone=True)}"
     if len(rest) == 1:
-        return 1 / capacity, _links_of(network, rest[0], "out" if backwards else "in", alone=True)
+        return units, _links_of(network, rest[0], "out" if backwards else "in", alone=True)
     way = f"{_leading(network, capacity)} {'to' if backwards else 'out of'}"
-    return 1 / capacity, f"{way} {_ranks(side)}, the root among them"
+    return units, f"{way} {_ranks(side)}, the root among them"
 
 
 # -- sets of ranks -----------------------------------------------------------------------------------------------------

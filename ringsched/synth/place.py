@@ -1,15 +1,17 @@
-"""`ring:8`, `mesh:4x4`, `links:0-1,1-2`, `links:FILE` → the topology that they name, ready for a schedule."""
+"""`ring:8`, `mesh:4x4`, `links:0-1,1-2`, `links:FILE`, `FILE.yaml` → the topology that they name."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError
 from ringsched.expr import Int
+from ringsched.schedule.loader import load
 from ringsched.schedule.schedule import TopologyKind, TopologySpec
 from ringsched.schedule.vocabulary import closest
-from ringsched.topology import COORDINATES, MAX_RANKS, Topology
+from ringsched.topology import COORDINATES, MAX_RANKS, Topology, topology_of
 
 _EXAMPLES: dict[TopologyKind, str] = {
     "ring": "ring:8",
@@ -22,7 +24,12 @@ _FILE_BYTES = 1 << 20
 
 
 def parse_topology(text: str) -> Topology:
-    """The topology of two or more joined ranks that `text` names. Raises RS240."""
+    """The topology of two or more joined ranks that `text` names: in words, or a schedule file that has it.
+
+    Raises RS240, and for a schedule file what can be wrong with one.
+    """
+    if text.endswith((".yaml", ".yml")) and not text.startswith("links:"):
+        return _of_schedule(text)
     word, _, rest = text.strip().partition(":")
     kind = next((kind for kind in _EXAMPLES if kind == word.lower()), None)
     if kind is None:
@@ -51,13 +58,24 @@ def parse_topology(text: str) -> Topology:
 def spec_of(topology: Topology) -> TopologySpec:
     """The topology as a schedule file says it."""
     if topology.kind == "links":
-        return TopologySpec(kind="links", links=tuple(sorted(topology.links)))
-    return TopologySpec(kind=topology.kind, sides=tuple(Int(value=side) for side in topology.sides))
+        return TopologySpec(kind="links", links=tuple(sorted(topology.links)), speeds=topology.speeds)
+    sides = tuple(Int(value=side) for side in topology.sides)
+    rows = ((axis, tuple(Int(value=shift) for shift in row)) for axis, row in enumerate(topology.twist) if any(row))
+    return TopologySpec(kind=topology.kind, sides=sides, twist=tuple(rows), speeds=topology.speeds)
 
 
 def name_of(topology: Topology) -> str:
     """`mesh:4x4`, as the command line has it; `links:6` stands for links of 6 ranks."""
     return f"{topology.kind}:{'x'.join(map(str, topology.sides))}"
+
+
+def _of_schedule(path: str) -> Topology:
+    """With the defaults of its parameters. What is made goes over single links, also where transfers are routed."""
+    schedule = load(path)
+    topology = replace(topology_of(schedule, {p.name: p.value for p in schedule.parameters}), routed=False)
+    if topology.ranks < 2:
+        raise _refused(path, "one rank has no links", "give its parameters larger defaults")
+    return topology
 
 
 def _linked(text: str, rest: str) -> Topology:
@@ -67,7 +85,7 @@ def _linked(text: str, rest: str) -> Topology:
     for word in filter(None, (word.strip() for word in words)):
         ends = re.fullmatch(r"(\d{1,9})\s*[-\s]\s*(\d{1,9})", word)
         if ends is None:
-            raise _refused(text, f"`{word[:40]}` is no link", f"for example {_EXAMPLES['links']}: two ranks")
+            raise _refused(text, f"`{word[:40]}` is no link", f"a link is two ranks: {_EXAMPLES['links']}")
         a, b = sorted(map(int, ends.groups()))
         if a == b:
             raise _refused(text, f"the link {word} joins a rank with itself", "leave it out")

@@ -6,9 +6,8 @@ one step are concurrent; the units of a step are the time that its busiest link 
 | collective | unit, over a link of bandwidth 1 |
 |---|---|
 | all_gather, reduce_scatter | one rank's shard |
-| all_reduce | the operand of one rank divided by the number of ranks, so what a shard of it would be |
 | all_to_all | what one rank has for one other |
-| broadcast, reduce | the whole operand |
+| all_reduce, broadcast, reduce | the operand divided by the number of ranks: what a shard of it would be |
 """
 
 from __future__ import annotations

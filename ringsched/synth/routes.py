@@ -30,7 +30,7 @@ def all_to_all(network: Network, parts: int, seed: int, *, tries: int, bound: Fr
     best: Plan | None = None
     for attempt in range(tries):
         rng = random.Random(f"{seed} {attempt}")
-        paths = balanced(network, parts, rng, detour)
+        paths = balanced(network, parts, rng, detour, bound)
         for width in sorted({parts, 1}):  # that many parts over a link in a step, or steps of one part
             plan = _scheduled(network, parts, paths, width)
             if best is None or plan.cost < best.cost:
@@ -41,41 +41,53 @@ def all_to_all(network: Network, parts: int, seed: int, *, tries: int, bound: Fr
     return best
 
 
-def balanced(network: Network, parts: int, rng: random.Random, detour: int = 0) -> dict[tuple[int, int, int], Path]:
-    """A path for each (sender, receiver, part)."""
+def balanced(
+    network: Network, parts: int, rng: random.Random, detour: int, bound: Fraction
+) -> dict[tuple[int, int, int], Path]:
+    """A path for each (sender, receiver, part); no better ones are looked for once the loads are at the bound."""
     ranks = range(network.ranks)
     hops = [network.distances(rank) for rank in ranks]
     flows = [(i, j, part) for part in range(parts) for i in ranks for j in ranks if i != j]
     keys = {flow: rng.random() for flow in flows}
     flows.sort(key=lambda flow: (-hops[flow[0]][flow[1]], keys[flow]))  # long ones first: short ones fill what is left
-    loads = [0] * len(network.links)
+    loads = _Loads(network)
     paths: dict[tuple[int, int, int], Path] = {}
     for _ in range(ROUNDS):
         changed = False
         for flow in flows:
             old = paths.get(flow, ())
-            for link in old:
-                loads[link] -= 1
-            new = _cheapest(network, flow[0], flow[1], hops, loads, rng, detour)
-            if old and _price(network, old, loads) < _price(network, new, loads):
+            loads.add(old, -1)
+            new = _cheapest(network, flow[0], flow[1], hops, loads.prices, rng, detour)
+            if old and loads.price(old) < loads.price(new):
                 new = old
-            for link in new:
-                loads[link] += 1
+            loads.add(new, 1)
             changed = changed or new != old
             paths[flow] = new
-        if not changed:
+        if not changed or loads.busiest() <= bound * parts:
             break
     return paths
 
 
-def _marginal(network: Network, loads: Sequence[int], link: int) -> float:
-    """How much the sum of powers grows with one more chunk on the link."""
-    width = float(network.bandwidths[link])
-    return float(((loads[link] + 1) / width) ** STEEP - (loads[link] / width) ** STEEP)
+class _Loads:
+    """How many chunks each link carries, and how much the sum of the loads' powers grows with one more (`prices`)."""
 
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.widths = [float(bandwidth) for bandwidth in network.bandwidths]
+        self.loads = [0] * len(network.links)
+        self.prices = [width**-STEEP for width in self.widths]
 
-def _price(network: Network, path: Path, loads: Sequence[int]) -> float:
-    return sum(_marginal(network, loads, link) for link in path)
+    def add(self, path: Path, count: int) -> None:
+        for link in path:
+            self.loads[link] += count
+            load, width = self.loads[link], self.widths[link]
+            self.prices[link] = ((load + 1) / width) ** STEEP - (load / width) ** STEEP
+
+    def price(self, path: Path) -> float:
+        return sum(self.prices[link] for link in path)
+
+    def busiest(self) -> Fraction:
+        return max(load / bandwidth for load, bandwidth in zip(self.loads, self.network.bandwidths, strict=True))
 
 
 def _cheapest(
@@ -83,7 +95,7 @@ def _cheapest(
     start: int,
     end: int,
     hops: Sequence[Sequence[int]],
-    loads: Sequence[int],
+    prices: Sequence[float],
     rng: random.Random,
     detour: int,
 ) -> Path:
@@ -96,7 +108,7 @@ def _cheapest(
             for link in network.out[rank]:
                 other = network.links[link][1]
                 if hops[other][end] <= left:
-                    offer = (price + _marginal(network, loads, link), rng.random(), (*path, link))
+                    offer = (price + prices[link], rng.random(), (*path, link))
                     if other not in after or offer < after[other]:
                         after[other] = offer
         reached = {rank: (price, path) for rank, (price, _, path) in after.items()}

@@ -7,17 +7,20 @@ machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, assert_never
 
+from ringsched.model.loads import loads_of
+from ringsched.schedule.flat import flatten
 from ringsched.schedule.schedule import Schedule
 from ringsched.synth import gather, rooted, routes, trees
 from ringsched.synth.bounds import Bound, bound_of
 from ringsched.synth.network import Network, network_of
 from ringsched.synth.place import name_of
 from ringsched.synth.plan import Plan, PlanKind, after, backwards
-from ringsched.synth.write import judged, schedule_of, too_large
+from ringsched.synth.write import constructed, judged, schedule_of, too_large
 from ringsched.topology import Topology
 
 UNITS: dict[PlanKind, str] = {
@@ -25,38 +28,27 @@ UNITS: dict[PlanKind, str] = {
     "reduce_scatter": "a rank's shard",
     "all_reduce": "the operand divided by the number of ranks,",
     "all_to_all": "what one rank has for one other",
-    "broadcast": "the whole operand",
-    "reduce": "the whole operand",
+    "broadcast": "the operand divided by the number of ranks,",
+    "reduce": "the operand divided by the number of ranks,",
 }
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
 MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A schedule and its figures: `units` as in `plan`, `how` in words."""
-
-    schedule: Schedule
-    steps: int
-    units: Fraction
-    how: str
+MOST_IN_TREES = 10_000  # the same for all_reduce, which gains more by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthesis:
-    """What was asked for, what was made of it, and what the data flow says."""
+    """What was made: `units` as the loads of the schedule have them, `how` in words, what the data flow says."""
 
     kind: PlanKind
     topology: Topology
-    made: Made
+    schedule: Schedule
+    steps: int
+    units: Fraction
+    how: str
     bound: Bound
     verdict: Literal["right", "undecided"]
-
-    @property
-    def excess(self) -> Fraction:
-        """How far the units are above the bound, as a part of it."""
-        return self.made.units / self.bound.units - 1
 
 
 def synthesise(
@@ -68,24 +60,56 @@ def synthesise(
     as do good.
     """
     network = network_of(topology)
+    closed = torus_schedule(network, kind) if parts is None else None
+    if closed is None:
+        _check_size(network, kind, parts or 1)
     bound = bound_of(network, kind, root)
-    made = torus_schedule(network, kind) if parts is None else None
-    if made is None:
+    if closed is None:
         plan = plan_of(network, kind, bound, root=root, parts=parts, seed=seed)
-        words = description(plan.how, len(plan.steps), plan.units, bound, kind)
-        schedule = schedule_of(plan, f"{words}\nMade by {_command(topology, kind, root, parts, seed)}")
-        made = Made(schedule=schedule, steps=len(plan.steps), units=plan.units, how=plan.how)
-    return Synthesis(kind=kind, topology=topology, made=made, bound=bound, verdict=judged(made.schedule))
+        how, schedule = plan.how, schedule_of(plan)
+    else:
+        how, schedule = "the same at every rank, all links in use", closed
+    flat = flatten(schedule)
+    units, verdict = loads_of(flat).units, judged(flat)
+    steps = len(flat.steps)
+    words = (description(how, steps, units, bound, kind), f"Made by {_command(topology, kind, root, parts, seed)}")
+    return Synthesis(
+        kind=kind,
+        topology=topology,
+        schedule=replace(schedule, description="\n".join(words)),
+        steps=steps,
+        units=units,
+        how=how,
+        bound=bound,
+        verdict=verdict,
+    )
 
 
-def torus_schedule(network: Network, kind: PlanKind) -> Made | None:
-    """The translation-invariant construction on rings and tori goes here; None: the searches below are used."""
-    return None
+def torus_schedule(network: Network, kind: PlanKind) -> Schedule | None:
+    """The construction of `schedule/construct` on a ring or torus whose links are alike, None elsewhere.
+
+    Parts even out the last step of a gather; a chunk of all_to_all is halved where both ways round are equally long.
+    """
+    topology = network.topology
+    if not topology.wraps or topology.twist or not network.uniform or topology.ranks < 3:
+        return None
+    fair = Fraction(network.ranks - 1, len(network.out[0])).denominator
+    match kind:
+        case "all_gather" | "reduce_scatter":
+            return constructed(topology, kind, (kind,), fair)
+        case "all_reduce":
+            return constructed(topology, kind, ("reduce_scatter", "all_gather"), fair)
+        case "all_to_all":
+            options = [constructed(topology, kind, (kind,), count) for count in (1, 2)]
+            return min(options, key=lambda schedule: loads_of(flatten(schedule)).units)
+        case "broadcast" | "reduce":
+            return None
+        case _:
+            assert_never(kind)
 
 
 def plan_of(network: Network, kind: PlanKind, bound: Bound, *, root: int, parts: int | None, seed: int) -> Plan:
     """The better of the plans that are made for the collective."""
-    _check_size(network, kind, parts or 1)
     match kind:
         case "all_gather":
             return _gathered(network, bound.units, parts, seed)
@@ -135,15 +159,15 @@ def _command(topology: Topology, kind: PlanKind, root: int, parts: int | None, s
 def _check_size(network: Network, kind: PlanKind, parts: int) -> None:
     """RS241 where a search would take minutes and no file could hold the result."""
     ranks = network.ranks
-    moves = ranks * parts
-    if kind == "all_to_all":
+    moves = (ranks if kind in ("broadcast", "reduce") else ranks * (ranks - 1)) * parts
+    if kind == "all_reduce":
+        moves *= 2
+    if kind == "all_to_all" and moves <= MOST_MOVES:
         moves = (
-            sum(sum(network.distances(rank)) for rank in network.different) * ranks // len(network.different) * parts
+            sum(sum(network.distances(rank)) for rank in network.different) * ranks * parts // len(network.different)
         )
-    elif kind not in ("broadcast", "reduce"):
-        moves = ranks * (ranks - 1) * parts * (2 if kind == "all_reduce" else 1)
     if moves > MOST_MOVES:
-        raise too_large(f"it has some {moves:,} transfers; a search copes with {MOST_MOVES:,}")
+        raise too_large(f"it has over {MOST_MOVES:,} transfers; a search copes with no more")
 
 
 # -- each collective ---------------------------------------------------------------------------------------------------
@@ -177,7 +201,7 @@ def _all_reduced(network: Network, bound: Fraction, parts: int | None, seed: int
     if both.units == bound:
         return both
     ranks = network.ranks
-    fine = max(1, min(16, MOST_TRANSFERS // (2 * ranks * (ranks - 1))))
+    fine = max(1, min(16 if ranks < 9 else 8, MOST_IN_TREES // (2 * ranks * (ranks - 1))))
     packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=min(3, _tries(ranks)))
     return min(both, packed, key=lambda plan: plan.cost)
 
@@ -197,8 +221,8 @@ def _exchanged(network: Network, bound: Fraction, parts: int | None, seed: int) 
 
 
 def _streamed(network: Network, bound: Bound, root: int, parts: int | None, seed: int) -> Plan:
-    """Parts as many as the file may have; few steps more than the parts take and the farthest rank is away will do."""
+    """Parts as many as the file may have; what the narrowest cut takes, and the hops to the farthest rank, will do."""
     count = parts or max(1, min(96, MOST_TRANSFERS // (network.ranks - 1)))
-    farthest = max(network.distances(root))
-    target = int(-(-count * bound.units // 1)) + farthest - 1
+    cut = math.ceil(count * bound.units / network.ranks)
+    target = cut + max(network.distances(root)) - 1
     return rooted.broadcast(network, root, count, seed, tries=min(4, _tries(network.ranks)), target=target)

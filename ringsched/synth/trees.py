@@ -43,9 +43,10 @@ def pack(network: Network, count: int, rng: random.Random, reach: float) -> list
             loads[edge] += 1 / bandwidths[edge]
         trees.append(tree)
     least = Fraction(count * (network.ranks - 1)) / sum(bandwidths.values())
+    coarsest = 1 / min(bandwidths.values())  # loads come in such steps
     for _ in range(EXCHANGES):
         busiest = max(loads.values())
-        if busiest < least + 1:
+        if busiest < least + coarsest:
             break
         worst = [edge for edge in loads if loads[edge] == busiest]
         edge = worst[int(rng.random() * len(worst))]

@@ -8,30 +8,53 @@ from typing import Literal
 from ringsched.collectives import OWNED, Chunk
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
 from ringsched.expr import Expr, Int
-from ringsched.schedule.flat import flatten
+from ringsched.schedule.flat import FlatSchedule
 from ringsched.schedule.printer import print_schedule
-from ringsched.schedule.schedule import ChunkRef, Collective, Rank, Schedule, Slice, Step, Transfer
+from ringsched.schedule.schedule import (
+    ChunkRef,
+    Collective,
+    Constructed,
+    Item,
+    Rank,
+    Schedule,
+    Slice,
+    Step,
+    Synth,
+    Transfer,
+)
 from ringsched.schedule.tree import MAX_BYTES
 from ringsched.synth.place import name_of, spec_of
-from ringsched.synth.plan import Move, Plan
+from ringsched.synth.plan import Move, Plan, PlanKind
 from ringsched.topology import Topology
 from ringsched.verify.dataflow import findings_of
 
 
-def schedule_of(plan: Plan, description: str) -> Schedule:
+def schedule_of(plan: Plan) -> Schedule:
     """The plan as a schedule; ranks and owners by their coordinates on a mesh or torus, parts in a row as one slice."""
     topology = plan.network.topology
-    items = tuple(Step(transfers=tuple(_transfers(plan, step))) for step in plan.steps)
+    ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
+    items = tuple(Step(transfers=tuple(_transfers(plan, step, ranks))) for step in plan.steps)
     rooted = plan.kind in ("broadcast", "reduce")
     sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
     owners = OWNED[plan.kind]
+    collective = Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None)
+    return _schedule(topology, collective, (*sides * owners, *plan.dims[owners:]), items)
+
+
+def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
+    """A schedule whose steps the compiler makes, each shard in `parts` parts."""
+    owners = topology.sides * (2 if kind == "all_to_all" else 1)
+    dims = owners if parts == 1 else (*owners, parts)
+    return _schedule(topology, Collective(kind=kind), dims, tuple(Synth(kind=step) for step in steps))
+
+
+def _schedule(topology: Topology, collective: Collective, dims: Sequence[int], items: tuple[Item, ...]) -> Schedule:
     return Schedule(
-        name=f"{plan.kind}_{name_of(topology).replace(':', '_')}",
-        description=description,
-        collective=Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None),
+        name=f"{collective.kind}_{name_of(topology).replace(':', '_')}",
+        collective=collective,
         topology=spec_of(topology),
         parameters=(),
-        chunks=tuple(Int(value=size) for size in (*sides * owners, *plan.dims[owners:])),
+        chunks=tuple(Int(value=size) for size in dims),
         items=items,
     )
 
@@ -51,9 +74,9 @@ def too_large(problem: str) -> DiagnosticError:
     return DiagnosticError([Diagnostic(code="RS241", message=f"the schedule is too large: {problem}", help=help_)])
 
 
-def judged(schedule: Schedule) -> Literal["right", "undecided"]:
+def judged(flat: FlatSchedule) -> Literal["right", "undecided"]:
     """What the data-flow check says; a schedule that is wrong is a fault of ours. Raises InternalError."""
-    found = findings_of(flatten(schedule))
+    found = findings_of(flat)
     if not found:
         return "right"
     if all(finding.code.startswith("RS7") for finding in found):
@@ -61,9 +84,8 @@ def judged(schedule: Schedule) -> Literal["right", "undecided"]:
     raise InternalError(f"the synthesised schedule is wrong: {found[0].message}")
 
 
-def _transfers(plan: Plan, step: Sequence[Move]) -> Iterable[Transfer]:
+def _transfers(plan: Plan, step: Sequence[Move], ranks: Sequence[Rank]) -> Iterable[Transfer]:
     """One for each move, or for each run of parts of one chunk that go the same way."""
-    topology = plan.network.topology
     owners = OWNED[plan.kind]
     split = len(plan.dims) > owners
     runs: list[tuple[Move, int]] = []  # the first move, and how many more of them
@@ -74,9 +96,9 @@ def _transfers(plan: Plan, step: Sequence[Move]) -> Iterable[Transfer]:
             runs.append((move, 0))
     for move, more in runs:
         yield Transfer(
-            chunk=ChunkRef(index=_index(plan, move.chunk, more)),
-            sender=_rank(topology, move.sender),
-            to=_rank(topology, move.receiver),
+            chunk=ChunkRef(index=_index(plan, move.chunk, more, ranks)),
+            sender=ranks[move.sender],
+            to=ranks[move.receiver],
             op=move.op,
         )
 
@@ -87,12 +109,11 @@ def _continues(first: Move, more: int, move: Move) -> bool:
     return move == first._replace(chunk=(*first.chunk[:-1], part))
 
 
-def _index(plan: Plan, chunk: Chunk, more: int) -> tuple[Expr | Slice, ...]:
-    topology = plan.network.topology
+def _index(plan: Plan, chunk: Chunk, more: int, ranks: Sequence[Rank]) -> tuple[Expr | Slice, ...]:
     owners = OWNED[plan.kind]
     index: list[Expr | Slice] = []
     for owner in chunk[:owners]:
-        index += _rank(topology, owner).coordinates
+        index += ranks[owner].coordinates
     rest: list[Expr | Slice] = [Int(value=part) for part in chunk[owners:]]
     if more and more + 1 == plan.dims[-1]:
         rest = [*rest[:-1]] if owners or len(rest) > 1 else [Slice()]
