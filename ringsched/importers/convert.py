@@ -20,6 +20,7 @@ from typing import NamedTuple
 from ringsched.collectives import REDUCING
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
 from ringsched.expr import Int
+from ringsched.importers.algorithm import ROOTED
 from ringsched.importers.judge import Judgement
 from ringsched.importers.layout import Layout
 from ringsched.importers.pinned import Pinned, schedule_of
@@ -37,7 +38,9 @@ def convert(judgement: Judgement, name: str, description: str) -> Schedule:
     if judgement.verdict != "right" or layout is None or held is None or layout.algorithm.kind is None:
         raise InternalError("only an algorithm that is right becomes a schedule")
     transfers = _Graph(layout, held).transfers()
-    collective = Collective(kind=layout.algorithm.kind, root=Int(value=layout.root) if layout.root else None)
+    collective = Collective(
+        kind=layout.algorithm.kind, root=Int(value=layout.root) if layout.algorithm.kind in ROOTED else None
+    )
     ranks, dims = layout.algorithm.ranks, _dims(layout)
     pinned = [Pinned(t.step, t.sender, t.receiver, t.chunk[: len(dims)], t.op) for t in transfers]
     schedule = schedule_of(pinned, name=name, description=description, collective=collective, ranks=ranks, dims=dims)
