@@ -17,28 +17,23 @@ from ringsched.verify.resolve import Resolver
 
 
 class Message(NamedTuple):
-    """Chunks, by their numbers, that a rank sends to another in a step. `place`: among those of its way in the step."""
+    """Chunks, by their numbers, that a rank sends to another in a step."""
 
     step: int
     sender: int
     receiver: int
     op: Op
     chunks: tuple[int, ...]
-    place: int
 
 
 def messages(flat: FlatSchedule) -> Iterator[tuple[Message, ...]]:
     """Those of each step. The schedule has to be right."""
     resolver = Resolver(flat)
     for number in range(len(flat.steps)):
-        ways: dict[tuple[int, int], int] = {}
-        found = []
-        for move in resolver.step(number):
-            place = ways.setdefault((move.sender, move.receiver), 0)
-            ways[move.sender, move.receiver] += 1
-            op = move.transfer.statement.op
-            found.append(Message(number, move.sender, move.receiver, op, tuple(move.chunks), place))
-        yield tuple(found)
+        yield tuple(
+            Message(number, move.sender, move.receiver, move.transfer.statement.op, tuple(move.chunks))
+            for move in resolver.step(number)
+        )
 
 
 def exportable(flat: FlatSchedule, *, permutations: bool) -> None:

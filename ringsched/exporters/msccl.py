@@ -43,10 +43,11 @@ def export(flat: FlatSchedule, protocol: str, most: int = 8) -> Exported:
     """The XML of a schedule that is right, on at most `most` channels if it runs with that. Raises RS831."""
     exportable(flat, permutations=False)
     first: Exported | None = None
-    abreast = max((message.place + 1 for step in messages(flat) for message in step), default=1)
-    channels = min(abreast, most)
+    places = _Places(flat)
+    steps = _steps(flat, places)
+    channels = min(most, max((run.place + 1 for step in steps for run in step), default=1))
     while channels <= MAX_CHANNELS:
-        text = _text(flat, protocol, channels)
+        text = _text(flat, places, steps, protocol, channels)
         judgement = judge(algorithm_of(parse(text.encode(), f"{flat.schedule.name}.xml")))
         exported = Exported(text=text, channels=channels, judgement=judgement)
         first = first or exported
@@ -178,45 +179,67 @@ class _Rank:
         self.at.append((id, len(steps) - 1))
 
 
-def _ranks(flat: FlatSchedule, places: _Places, channels: int) -> list[_Rank]:
-    ranks = [_Rank() for _ in range(flat.topology.ranks)]
-    for rank, source, target in places.copies(len(ranks)):
-        ranks[rank].add((-1, -1, 0), _Op("cpy", source, target, 1, ()), [source], [target])
+class _Run(NamedTuple):
+    """Chunks of a message that are side by side at both ends. `place`: among those of a step that go the same way."""
+
+    sender: int
+    receiver: int
+    reduces: bool
+    source: Slot
+    target: Slot
+    length: int
+    place: int = 0
+
+    def ends(self, ahead: int) -> tuple[Slot, Slot]:
+        """Where a chunk of it comes from and goes to, or the one behind the last would."""
+        return _behind(self.source, ahead), _behind(self.target, ahead)
+
+
+def _steps(flat: FlatSchedule, places: _Places) -> list[list[_Run]]:
+    steps = []
     for step in messages(flat):
+        ways: dict[tuple[int, int], int] = {}
+        runs = []
         for message in step:
-            channel = message.place % channels
-            for source, target, count in _runs(places, message):
-                read = [replace(source, offset=source.offset + i) for i in range(count)]
-                ranks[message.sender].add(
-                    (message.receiver, -1, channel), _Op("s", source, target, count, ()), read, []
-                )
-        for message in step:
-            channel = message.place % channels
-            for source, target, count in _runs(places, message):
-                written = [replace(target, offset=target.offset + i) for i in range(count)]
-                reduces = message.op == "reduce"
-                op = _Op("rrc", target, target, count, ()) if reduces else _Op("r", source, target, count, ())
-                ranks[message.receiver].add((-1, message.sender, channel), op, written if reduces else [], written)
-    return ranks
+            for run in _runs(places, message):
+                place = ways.setdefault((run.sender, run.receiver), 0)
+                ways[run.sender, run.receiver] += 1
+                runs.append(run._replace(place=place))
+        steps.append(runs)
+    return steps
 
 
-def _runs(places: _Places, message: Message) -> Iterator[tuple[Slot, Slot, int]]:
-    """The chunks of a message that are side by side at both ends go together."""
-    run: tuple[Slot, Slot, int] | None = None
+def _runs(places: _Places, message: Message) -> Iterator[_Run]:
+    run: _Run | None = None
     for chunk in message.chunks:
         source, target = places.slot(message.sender, chunk), places.slot(message.receiver, chunk)
-        if (
-            run is not None
-            and run[2] < MAX_COUNT
-            and (source, target) == tuple(_behind(slot, run[2]) for slot in run[:2])
-        ):
-            run = (run[0], run[1], run[2] + 1)
+        if run is not None and run.length < MAX_COUNT and run.ends(run.length) == (source, target):
+            run = run._replace(length=run.length + 1)
             continue
         if run is not None:
             yield run
-        run = (source, target, 1)
+        run = _Run(message.sender, message.receiver, message.op == "reduce", source, target, 1)
     if run is not None:
         yield run
+
+
+def _ranks(flat: FlatSchedule, places: _Places, steps: list[list[_Run]], channels: int) -> list[_Rank]:
+    ranks = [_Rank() for _ in range(flat.topology.ranks)]
+    for rank, source, target in places.copies(len(ranks)):
+        ranks[rank].add((-1, -1, 0), _Op("cpy", source, target, 1, ()), [source], [target])
+    for step in steps:
+        for run in step:
+            read = [_behind(run.source, i) for i in range(run.length)]
+            op = _Op("s", run.source, run.target, run.length, ())
+            ranks[run.sender].add((run.receiver, -1, run.place % channels), op, read, [])
+        for run in step:
+            written = [_behind(run.target, i) for i in range(run.length)]
+            op = _Op(
+                "rrc" if run.reduces else "r", run.target if run.reduces else run.source, run.target, run.length, ()
+            )
+            block = (-1, run.sender, run.place % channels)
+            ranks[run.receiver].add(block, op, written if run.reduces else [], written)
+    return ranks
 
 
 def _behind(slot: Slot, count: int) -> Slot:
@@ -226,9 +249,8 @@ def _behind(slot: Slot, count: int) -> Slot:
 # -- text -------------------------------------------------------------------------------------------------------------
 
 
-def _text(flat: FlatSchedule, protocol: str, channels: int) -> str:
-    places = _Places(flat)
-    ranks = _ranks(flat, places, channels)
+def _text(flat: FlatSchedule, places: _Places, steps: list[list[_Run]], protocol: str, channels: int) -> str:
+    ranks = _ranks(flat, places, steps, channels)
     promise = flat.promise
     in_place = promise.kind in IN_PLACE
     total = math.prod(promise.dims) // (len(ranks) if promise.kind == "all_to_all" else 1)
@@ -250,10 +272,10 @@ def _text(flat: FlatSchedule, protocol: str, channels: int) -> str:
     for number, rank in enumerate(ranks):
         sizes: dict[str, object] = {f"{b}_chunks": places.size(number, b) for b in ("i", "o", "s")}
         lines.append(f"  <gpu {_attributes({'id': number, **sizes})}>")
-        waited = {need for steps in rank.blocks.values() for op in steps for need in op.waits}
-        for id, ((send, receive, channel), steps) in enumerate(rank.blocks.items()):
+        waited = {need for block in rank.blocks.values() for op in block for need in op.waits}
+        for id, ((send, receive, channel), block) in enumerate(rank.blocks.items()):
             lines.append(f"    <tb {_attributes({'id': id, 'send': send, 'recv': receive, 'chan': channel})}>")
-            for place, op in enumerate(steps):
+            for place, op in enumerate(block):
                 lines.append(f"      <step {_step(place, op, flagged=(id, place) in waited)}/>")
             lines.append("    </tb>")
         lines.append("  </gpu>")

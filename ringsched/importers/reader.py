@@ -19,8 +19,8 @@ from ringsched.schedule.tree import fail
 
 _Word = TypeVar("_Word")
 
-_PLAIN = re.compile(r"-?[0-9]{1,8}")
-MAX_NUMBER = 1 << 31
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+MAX_DIGITS = 9
 MAX_RANKS = 4096
 MAX_FINDINGS = 10
 
@@ -292,7 +292,7 @@ class _Reader:
         text = self.text(element, names)
         if text is None:
             return None
-        if _PLAIN.fullmatch(text):
+        if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
             return int(text)
         found = self.numbers(element, names)
         if len(found) > 1:
@@ -305,15 +305,12 @@ class _Reader:
             return ()
         found = []
         for part in text.replace(",", " ").strip("[]() ").split():
-            try:
-                value = int(part) if len(part) < 20 and part.isascii() and "_" not in part else MAX_NUMBER
-            except ValueError:
-                self.refuse(f"{part!r} is not an integer", self.named(element, names), "RS134")
-                continue
-            if abs(value) >= MAX_NUMBER:
+            if _INTEGER.fullmatch(part) is None:
+                self.refuse(f"{part[:40]!r} is not an integer", self.named(element, names), "RS134")
+            elif len(part) > MAX_DIGITS:
                 self.refuse(f"{part[:40]!r} is out of range", self.named(element, names), "RS134")
             else:
-                found.append(value)
+                found.append(int(part))
         return tuple(found)
 
     def named(self, element: Element, names: tuple[str, ...]) -> Span:
