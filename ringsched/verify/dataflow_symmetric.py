@@ -17,7 +17,7 @@ from typing import Literal
 
 from ringsched.collectives import OWNED
 from ringsched.diagnostics import Diagnostic
-from ringsched.expr import Affine, EvaluationError, Flipped, NotAffine, Value, evaluate, holds
+from ringsched.expr import Affine, EvaluationError, Flipped, NotAffine, Value, evaluate, holds, names
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import Slice, Transfer
 from ringsched.verify.flow import Carried
@@ -73,9 +73,17 @@ class Symmetric:
         if each is None or transfer.each is None:
             yield from self._bound(transfer, None, env)
             return
+        if not any(each.var in names(condition) for condition in statement.when) and not self._holds(statement, env):
+            return
         for value in range(transfer.each[0], transfer.each[1] + 1):
             env[each.var] = value
             yield from self._bound(transfer, value, env)
+
+    def _holds(self, statement: Transfer, env: dict[str, Value]) -> bool:
+        try:
+            return holds(statement.when, env)
+        except EvaluationError:
+            raise NotAffine("a condition without a value") from None
 
     def _bound(self, transfer: FlatTransfer, value: int | None, env: dict[str, Value]) -> Iterator[Carried]:
         try:
