@@ -89,7 +89,8 @@ def _gathered(network: Network, *, backwards: bool) -> tuple[Fraction, str]:
 def _all_reduced(network: Network) -> tuple[Fraction, str]:
     ranks = network.ranks
     finest = tuple((rank,) for rank in range(ranks))
-    groups = weakest_partition(network) if ranks <= MOST_RANKS else _least_of(network, finest)
+    exact = 1 < len(network.different) <= MOST_RANKS  # where ranks are alike, no partition is weaker than the finest
+    groups = weakest_partition(network) if exact else _least_of(network, finest)
     between = sum((network.capacity_out(group) for group in groups), Fraction(0))
     units = 2 * ranks * (len(groups) - 1) / between
     links = _capacity(network, between)
@@ -122,9 +123,9 @@ def _exchanged(network: Network) -> tuple[Fraction, str]:
 
 
 def _rooted(network: Network, root: int, *, backwards: bool) -> tuple[Fraction, str]:
-    if network.ranks <= MOST_RANKS:
+    if 1 < len(network.different) <= MOST_RANKS:
         capacity, side = connectivity(network, root)
-    else:
+    else:  # where ranks are alike, no cut is less than the links of one (Mader)
         sides = [(root,), *(_others(network, [rank]) for rank in range(network.ranks) if rank != root)]
         side = min(sides, key=network.capacity_out)
         capacity = network.capacity_out(side)

@@ -37,7 +37,7 @@ def densest_side(network: Network, start: Sequence[int]) -> tuple[int, ...]:
         graph = _scaled(network, ratio)
         for rank in range(network.ranks):
             graph.add_edge("source", rank, capacity=_scale(network, ratio))
-        for outside in range(network.ranks):
+        for outside in network.different:  # where ranks are alike, a set can be moved so that it leaves out this one
             side = _source_side(graph, "source", outside)
             if side and len(side) > ratio * network.capacity_out(side):
                 best, better = side, True

@@ -34,7 +34,7 @@ UNITS: dict[PlanKind, str] = {
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
 MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
-MOST_IN_TREES = 10_000  # the same for all_reduce, which gains more by it
+MOST_MADE_FINE = 10_000  # the same for all_reduce and broadcast, which gain more by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def synthesise(
         plan = plan_of(network, kind, bound, root=root, parts=parts, seed=seed)
         how, schedule = plan.how, schedule_of(plan)
     else:
-        how, schedule = "the same at every rank, all links in use", closed
+        how, schedule = "a construction that is the same at every rank and uses every link", closed
     flat = flatten(schedule)
     units, verdict = loads_of(flat).units, judged(flat)
     steps = len(flat.steps)
@@ -201,7 +201,7 @@ def _all_reduced(network: Network, bound: Fraction, parts: int | None, seed: int
     if both.units == bound:
         return both
     ranks = network.ranks
-    fine = max(1, min(16 if ranks < 9 else 8, MOST_IN_TREES // (2 * ranks * (ranks - 1))))
+    fine = max(1, min(16 if ranks < 9 else 8, MOST_MADE_FINE // (2 * ranks * (ranks - 1))))
     packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=min(3, _tries(ranks)))
     return min(both, packed, key=lambda plan: plan.cost)
 
@@ -222,7 +222,7 @@ def _exchanged(network: Network, bound: Fraction, parts: int | None, seed: int) 
 
 def _streamed(network: Network, bound: Bound, root: int, parts: int | None, seed: int) -> Plan:
     """Parts as many as the file may have; what the narrowest cut takes, and the hops to the farthest rank, will do."""
-    count = parts or max(1, min(96, MOST_TRANSFERS // (network.ranks - 1)))
+    count = parts or max(1, min(96, MOST_MADE_FINE // (network.ranks - 1)))
     cut = math.ceil(count * bound.units / network.ranks)
     target = cut + max(network.distances(root)) - 1
     return rooted.broadcast(network, root, count, seed, tries=min(4, _tries(network.ranks)), target=target)

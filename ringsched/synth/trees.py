@@ -21,8 +21,8 @@ Tree = tuple[int, ...]  # the parent of each rank; the root's is itself
 _Edge = tuple[int, int]
 EXCHANGES = 2_000
 REACHES = (2.0, 1.0, 4.0)  # of one attempt after the other; found by trial on meshes, as are the next two
-LAG = 0.5  # steps by which a chunk is behind the one before
-PASSES = 1  # of the list scheduling, each way
+LAG = 1.0  # steps by which a chunk is behind the one before
+PASSES = 3  # of the list scheduling, each way
 
 
 def pack(network: Network, count: int, rng: random.Random, reach: float) -> list[frozenset[_Edge]]:

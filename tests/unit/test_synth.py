@@ -160,7 +160,7 @@ def transfers(schedule_: Schedule) -> int:
         ("torus:32x32", "all_gather", 255.75, 256, "each rank has 4 links in and needs 1023 shards"),
         ("line:4", "all_to_all", 4, 4, "4 chunks have to leave the 2 ranks 0, 1, over 1 link"),
         ("line:4", "broadcast", 4, 3, "the root, rank 0 has 1 link out"),
-        ("ring:4", "reduce", 2, 2, "rank 1 has 2 links out"),
+        ("ring:4", "reduce", 2, 2, "the root, rank 0 has 2 links in"),
         (
             "links:0-1,1-2,0-2,2-3,3-4,4-5,3-5",
             "all_gather",
