@@ -89,11 +89,8 @@ def test_a_name_that_is_wrong_at_one_rank_is_no_name() -> None:
     turn = Turn(transfer=flat.steps[0][0], moves=moves)
     assert shift_of(flat, ("N",), [turn], {}, None) is not None
     for rank in range(5):
-        other = tuple(
-            move._replace(chunks=(0,)) if move.sender == rank and move.chunks != (0,) else move for move in moves
-        )
-        if other != moves:
-            assert shift_of(flat, ("N",), [replace(turn, moves=other)], {}, None) is None
+        wrong = tuple(move._replace(chunks=((rank + 1) % 5,)) if move.sender == rank else move for move in moves)
+        assert shift_of(flat, ("N",), [replace(turn, moves=wrong)], {}, None) is None
 
 
 def test_colouring_is_proper_and_least() -> None:
@@ -155,23 +152,24 @@ def size(name: str, ranks: int) -> int:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_no_larger_at_64_ranks_than_at_16(name: str) -> None:
-    assert size(name, 64) <= size(name, 16)
+def test_no_larger_at_32_ranks_than_at_20(name: str) -> None:
+    """At both, the loops of an even number of messages are those of jax."""
+    assert size(name, 32) <= size(name, 20)
 
 
 def test_reserved_names_are_not_used() -> None:
-    """A parameter that is called like something in the text stands there as a number, a loop variable has another name."""
+    """A parameter of such a name stands there as a number, a loop variable gets another name."""
     text = """
 schedule: gather
 collective: all_gather
 topology: {ring: held}
-params: {held: 4, lambda: 1}
+params: {held: 4, pairs: 1}
 chunks: [held]
 steps:
   - for: axes in 0 .. held - 2
     do:
       - send: chunk[(r - axes) % held]
-        to: r + lambda
+        to: r + pairs
 """
     source = compile_portable(_written(text)).source
     assert "SIDES = (4,)" in source and "for axes_ in range(3):" in source and "_pairs(lambda r: r + 1)" in source
