@@ -121,7 +121,7 @@ class _Writer:
         before: list[str] = []
         operand = self._place("held", shift.sent, "", before)
         yield from before
-        yield from call(f"{arrived} = lax.ppermute(", [operand, "axes", name], self.indent)
+        yield from call(f"{arrived} = _permute(", [operand, "axes", name], self.indent)
         self.stores += self._store(shift, arrived, name)
 
     def _store(self, shift: Shift, arrived: str, pairs: str) -> Iterator[str]:
