@@ -50,7 +50,7 @@ def test_every_order_of_turns(name: str) -> None:
         right = judgement is not None and judgement.verdict == "right"
         # Whether a run ends is the same in every order; what it leaves behind is, where there is no race.
         assert (outcomes == {None}) == right, f"{what}: {outcomes}"
-    assert tried > 20
+    assert tried > 10
 
 
 def test_the_executor_sees_what_is_wrong() -> None:
