@@ -16,38 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "property"))
 
-from msccl_execution import Algorithm, Fault, attempts, depths
-from msccl_mutants import mutants
-
-from ringsched.diagnostics import DiagnosticError
-from ringsched.importers.elements import parse
-from ringsched.importers.judge import Judgement, judge
-from ringsched.importers.reader import algorithm_of
-
-
-def judged(text: str) -> Judgement | None:
-    """None: it cannot be read."""
-    try:
-        return judge(algorithm_of(parse(text.encode(), "mutant.xml")))
-    except DiagnosticError:
-        return None
-
-
-def shown(text: str, judgement: Judgement | None, seeds: int) -> str | None:
-    """What goes wrong in some order of turns; None where nothing does in those that are tried."""
-    root = judgement.layout.root if judgement is not None and judgement.layout is not None else 0
-    try:
-        algorithm = Algorithm(text, root=root)
-    except Fault as fault:
-        return str(fault)
-    least = judgement.least_depth if judgement is not None and judgement.verdict == "right" else None
-    for depth in depths(algorithm, least):
-        for choose, hold in attempts(algorithm, seeds):
-            for flags in (False, True) if hold is None else (False,):
-                found = algorithm.run(choose, depth, flags=flags, hold=hold)
-                if found is not None:
-                    return found
-    return None
+from msccl_agreement import judged, shown
+from msccl_mutants import is_spelt_out, mutants
 
 
 def main() -> int:
@@ -61,7 +31,11 @@ def main() -> int:
     total: Counter[str] = Counter()
     for path in sorted(arguments.folder.glob("*.xml")):
         start, counts = time.perf_counter(), Counter[str]()
-        for number, (what, text) in enumerate(mutants(path.read_text(encoding="utf-8"))):
+        original = path.read_text(encoding="utf-8")
+        if not is_spelt_out(original):
+            print(f"{path.name}: left out, the executor reads no short forms")
+            continue
+        for number, (what, text) in enumerate(mutants(original)):
             if number % arguments.every:
                 continue
             judgement = judged(text)

@@ -51,6 +51,10 @@ class Algorithm:
             for tb in gpu.iter("tb"):
                 steps = sorted((dict(s.attrib) for s in tb.iter("step")), key=lambda s: int(s["s"]))
                 self.blocks.append((rank, dict(tb.attrib), steps))
+        for rank, tb, _ in self.blocks:
+            for peer in (int(tb["send"]), int(tb["recv"])):
+                if peer == rank or not -1 <= peer < self.ranks:
+                    raise Fault("peer")  # no runtime loads it, whether a step uses it or not
         self.where = {(rank, int(tb["id"])): number for number, (rank, tb, _) in enumerate(self.blocks)}
         self.code = [[_Step(s) for s in steps] for _, _, steps in self.blocks]
         self.places = [{step.number: place for place, step in enumerate(steps)} for steps in self.code]
@@ -159,7 +163,7 @@ class _Run:
     def connection(self, block: int, way: str) -> tuple[int, int, int]:
         rank, tb, _ = self.algorithm.blocks[block]
         peer = int(tb[way])
-        if not 0 <= peer < self.algorithm.ranks or peer == rank:
+        if peer < 0:
             raise Fault("peer")
         ends = (rank, peer) if way == "send" else (peer, rank)
         connection = (*ends, int(tb["chan"]))

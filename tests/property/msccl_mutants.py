@@ -9,6 +9,12 @@ from collections.abc import Iterator
 TYPES = ("s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop")
 
 
+def is_spelt_out(text: str) -> bool:
+    """Whether every attribute that the executor reads is there, under its usual name."""
+    names = {"s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"}
+    return all(names <= set(step.attrib) for step in ElementTree.fromstring(text).iter("step"))
+
+
 def mutants(text: str) -> Iterator[tuple[str, str]]:
     """What was altered, and the text."""
     tree = ElementTree.fromstring(text)
