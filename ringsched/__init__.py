@@ -25,18 +25,27 @@ __version__ = "0.1.0"
 threads.provide()
 
 
-def compile(schedule: str | Path, *, overlap: str | None = None, debug: bool = False, **parameters: int) -> Collective:
+def compile(
+    schedule: str | Path,
+    *,
+    overlap: str | None = None,
+    backend: str = "pallas",
+    debug: bool = False,
+    **parameters: int,
+) -> Collective:
     """A schedule as a function for use inside `jax.shard_map`.
 
     schedule: a path, or the name of a shipped schedule such as "reduce_scatter".
     parameters: fixed ones; sizes of the topology that are left out come from the mesh at each call.
     overlap: "none" puts products and transfers one after the other, for comparison; None: as the schedule says.
+    backend: "xla" makes it of `jax.lax.ppermute`, for any device, in place of a TPU kernel.
     debug: the kernel prints rank, step and chunk of each transfer.
-    Raises ScheduleError (a ValueError) with the diagnostics of a schedule that is wrong.
+    Raises ScheduleError (a ValueError) with the diagnostics of a schedule that is wrong, and ValueError for a back end
+    that there is not, or that cannot print.
     """
     from ringsched.collective import compile_collective
 
-    return compile_collective(schedule, parameters, debug, overlap)
+    return compile_collective(schedule, parameters, debug, overlap, backend)
 
 
 def make_mesh(

@@ -12,7 +12,7 @@ from typing import Any
 
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 from ringsched.placement.mesh import report_on, tell
 from ringsched.placement.report import MeshReport
 from ringsched.schedule.loader import set_parameters, sources
@@ -39,13 +39,15 @@ class Collective:
 
         y = all_gather(x, axis_name="i")
 
-    Keyword arguments are those of the generated function: `axis`, `tiled`, `interpret`, `collective_id`, …
+    Keyword arguments are those of the generated function: `axis`, `tiled`, and of a kernel `interpret`,
+    `collective_id`, …
     Parameters given to `compile` are fixed; sizes of the topology that were not given come from the mesh.
     """
 
     schedule: Schedule | Chain
     fixed: dict[str, int]
     debug: bool = False
+    backend: str = "pallas"
     _modules: dict[tuple[tuple[str, int], ...], types.ModuleType] = field(default_factory=dict)
 
     @property
@@ -95,6 +97,8 @@ class Collective:
         """The text of the kernel module at these parameters."""
         try:
             schedule = set_parameters(self.schedule, {**self.fixed, **parameters})
+            if self.backend == "xla":
+                return compile_portable(schedule).source
             return compile_schedule(schedule, debug=self.debug).source
         except DiagnosticError as error:
             raise ScheduleError(error) from None
@@ -146,12 +150,16 @@ def as_module(source: str, name: str, key: tuple[tuple[str, int], ...] = ()) -> 
 
 
 def compile_collective(
-    schedule: str | Path, fixed: dict[str, int], debug: bool, overlap: str | None = None
+    schedule: str | Path, fixed: dict[str, int], debug: bool, overlap: str | None = None, backend: str = "pallas"
 ) -> Collective:
     """See `ringsched.compile`."""
+    if backend not in ("pallas", "xla"):
+        raise ValueError(f'backend={backend!r}: it is "pallas" or "xla"')
+    if backend == "xla" and debug:
+        raise ValueError("debug=True is for the kernels of the pallas back end")
     try:
         opened = open_schedule(schedule, fixed, overlap)
-        collective = Collective(opened, dict(fixed), debug)
+        collective = Collective(opened, dict(fixed), debug, backend)
         collective.source()  # a wrong schedule is told here, not at the first call
     except DiagnosticError as error:
         raise ScheduleError(error) from None

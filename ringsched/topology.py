@@ -35,6 +35,7 @@ class Topology:
 
     twist: for each axis, what once around along it adds to the coordinates; none where nothing is added.
     speeds: of the links along each axis, or of `links` in their order; none where all are plain.
+    routed: transfers may go over several links.
     """
 
     kind: TopologyKind
@@ -42,6 +43,7 @@ class Topology:
     links: frozenset[tuple[int, int]] = frozenset()
     twist: tuple[tuple[int, ...], ...] = ()
     speeds: tuple[Speed, ...] = ()
+    routed: bool = False
 
     @property
     def coordinates(self) -> tuple[str, ...]:
@@ -91,6 +93,30 @@ class Topology:
             gap = abs(i - j)
             distance += min(gap, side - gap) if self.wraps else gap
         return distance == 1
+
+    def reaches(self, a: int, b: int) -> bool:
+        """Whether a transfer may go from `a` to `b`: over one link or, where transfers are routed, over several."""
+        return a != b if self.routed else self.linked(a, b)
+
+    def route(self, a: int, b: int) -> tuple[tuple[int, int], ...]:
+        """The links that a transfer from `a` to `b` goes over, along the first axis first, the shorter way round.
+
+        On explicit links it is the shortest way over ranks of small numbers.
+        """
+        if self.kind == "links" or self.twist:
+            return _shortest(self, a, b)
+        place, target, hops = list(self.at(a)), self.at(b), []
+        for axis, side in enumerate(self.sides):
+            ahead = target[axis] - place[axis]
+            if self.wraps and 2 * abs(ahead) > side:
+                ahead -= side if ahead > 0 else -side
+            for _ in range(abs(ahead)):
+                before = self.rank(tuple(place))
+                place[axis] += 1 if ahead > 0 else -1
+                after = self.rank(tuple(place))
+                assert before is not None and after is not None
+                hops.append((before, after))
+        return tuple(hops)
 
     def neighbours(self, rank: int) -> tuple[int, ...]:
         """The ranks one link away, in order."""
@@ -173,6 +199,20 @@ def _positions(links: frozenset[tuple[int, int]]) -> dict[tuple[int, int], int]:
     return {link: position for position, link in enumerate(sorted(links))}
 
 
+def _shortest(topology: Topology, a: int, b: int) -> tuple[tuple[int, int], ...]:
+    parent, waiting = {a: a}, [a]
+    for rank in waiting:
+        for other in topology.neighbours(rank):
+            if other not in parent:
+                parent[other] = rank
+                waiting.append(other)
+    hops = []
+    while b != a:
+        hops.append((parent[b], b))
+        b = parent[b]
+    return tuple(reversed(hops))
+
+
 @lru_cache(maxsize=8)
 def _adjacency(links: frozenset[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     """The neighbours of every rank that has any, in order."""
@@ -192,7 +232,7 @@ def _topology(spec: TopologySpec, env: dict[str, int]) -> Topology:
     if spec.kind == "links":
         speeds = dict(zip(spec.links, spec.speeds, strict=True)) if spec.speeds else {}
         joined = {(min(link), max(link)): speeds.get(link, Speed()) for link in spec.links}
-        return _linked(joined, spec.span)
+        return replace(_linked(joined, spec.span), routed=spec.routed)
     if not 1 <= len(spec.sides) <= len(COORDINATES):
         problem = f"a {spec.kind} has 1 to {len(COORDINATES)} sides, not {len(spec.sides)}"
         raise DiagnosticError([_bad_size(problem, spec.span, env)])
@@ -215,7 +255,8 @@ def _topology(spec: TopologySpec, env: dict[str, int]) -> Topology:
     if total > MAX_RANKS:
         problem = f"a {spec.kind} of {total} ranks is over the limit of {MAX_RANKS}"
         raise DiagnosticError([_bad_size(problem, spec.span, env)])
-    return Topology(kind=spec.kind, sides=tuple(sides), twist=_twist(spec, tuple(sides), env), speeds=spec.speeds)
+    twist = _twist(spec, tuple(sides), env)
+    return Topology(kind=spec.kind, sides=tuple(sides), twist=twist, speeds=spec.speeds, routed=spec.routed)
 
 
 def named_topology(text: str) -> Topology:

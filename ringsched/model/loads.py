@@ -157,7 +157,24 @@ def loads_of(flat: FlatSchedule) -> Loads:
     for step in moves:
         counts: Counter[Hop] = Counter()
         for move in step:
-            counts[move.sender, move.receiver] += len(move.chunks)
+            for hop in _hops(flat.topology, move.sender, move.receiver, symmetric):
+                counts[hop] += len(move.chunks)
         steps.append(dict(counts))
     chunk = 1 / shard_chunks(flat.promise)
     return Loads(topology=flat.topology, symmetric=symmetric, chunk=chunk, steps=tuple(steps))
+
+
+def _hops(topology: Topology, a: int, b: int, symmetric: bool) -> tuple[Hop, ...]:
+    """The links that a transfer goes over. `symmetric`: those of rank 0 that the same transfers of all ranks use."""
+    if not topology.routed:
+        return ((a, b),)
+    route = topology.route(a, b)
+    if not symmetric:
+        return route
+    found = []
+    for here, there in route:
+        offset = tuple(q - p for p, q in zip(topology.at(here), topology.at(there), strict=True))
+        rank = topology.rank(offset)
+        assert rank is not None  # a symmetric schedule is on a ring or torus
+        found.append((0, rank))
+    return tuple(found)

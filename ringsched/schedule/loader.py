@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, InternalError, Label, Span
-from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var, names
+from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, names
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Activation,
@@ -23,6 +23,7 @@ from ringsched.schedule.schedule import (
     ChunkRef,
     Collective,
     CollectiveKind,
+    Constructed,
     Epilogue,
     Item,
     Link,
@@ -40,6 +41,7 @@ from ringsched.schedule.schedule import (
     Slice,
     Speed,
     Step,
+    Synth,
     TopologyKind,
     TopologySpec,
     Transfer,
@@ -285,6 +287,7 @@ class _Reader:
         self.found = Collector()
         self.unknown: dict[str, tuple[int, list[Span]]] = {}
         self.parameters: tuple[Parameter, ...] = ()
+        self.tables: dict[str, tuple[int, ...]] = {}
         self.coordinates: tuple[str, ...] = ()
         self.ranks = 1  # how many coordinates a rank has
 
@@ -294,6 +297,7 @@ class _Reader:
         tree = self.tree
         name = self._name()
         self.parameters = self._parameters()
+        self.tables = self._tables()
         scope = _Scope(tuple(p.name for p in self.parameters), "")
         topology = self._topology(tree["topology"], scope)
         collective = self._collective(tree["collective"], scope)
@@ -315,6 +319,7 @@ class _Reader:
             collective=collective,
             topology=topology,
             parameters=self.parameters,
+            tables=tuple(self.tables.items()),
             chunks=sizes,
             items=items,
             compute=compute,
@@ -423,6 +428,22 @@ class _Reader:
             result.append(Parameter(name=name, value=value, span=entry.span))
         return tuple(result)
 
+    def _tables(self) -> dict[str, tuple[int, ...]]:
+        entry = self.tree.entry("tables")
+        if entry is None or not isinstance(entry.value, Mapping):
+            return {}
+        taken = {p.name: "a parameter" for p in self.parameters}
+        found: dict[str, tuple[int, ...]] = {}
+        for table in entry.value.entries:
+            self._check_name(table.key.text, "table", taken)
+            items = _as(Sequence, table.value).items
+            values = [cast(int, plain(item)) for item in items]
+            for item, value in zip(items, values, strict=True):
+                if not -LIMIT < value < LIMIT:
+                    self._add("RS205", "an entry does not fit 63 bits", item.span, "too large")
+            found[table.key.text.value] = tuple(values)
+        return found
+
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:
         tree = _as(Mapping, node)
         entry = next(e for e in tree.entries if e.key.text.value in TOPOLOGIES)
@@ -434,11 +455,12 @@ class _Reader:
             self.coordinates = COORDINATES[: self.ranks]
         twist = self._twist(tree, kind, scope)
         speeds = self._speeds(tree, kind, len(nodes))
+        routed = "routed" in tree and bool(plain(tree["routed"]))
         if kind == "links":
             links, speeds = self._links(nodes)
-            return TopologySpec(kind=kind, links=links, speeds=speeds, span=node.span)
+            return TopologySpec(kind=kind, links=links, speeds=speeds, routed=routed, span=node.span)
         sides = tuple(self._expression(side, scope) for side in nodes)
-        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, span=node.span)
+        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, routed=routed, span=node.span)
 
     def _links(self, nodes: tuple[Tree, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[Speed, ...]]:
         links: dict[tuple[int, int], Speed] = {}
@@ -566,6 +588,9 @@ class _Reader:
             case "<beside>":
                 uses = tuple(self._use(_as(Mapping, item), scope) for item in _as(Sequence, node["beside"]).items)
                 return Beside(uses=uses, span=node.entries[0].key.span)
+            case "<synth>":
+                entry = node.entries[0]
+                return Synth(kind=cast(Constructed, plain(entry.value)), span=entry.span)
             case kind:
                 raise InternalError(f"an item of kind {kind} passed the check of its shape")
 
@@ -666,7 +691,7 @@ class _Reader:
 
     def _chunk(self, node: Scalar, scope: _Scope) -> ChunkRef:
         try:
-            chunk = parse_chunk(node.text)
+            chunk = parse_chunk(node.text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return ChunkRef(index=())
@@ -678,7 +703,7 @@ class _Reader:
 
     def _expression(self, node: Tree, scope: _Scope) -> Expr:
         try:
-            expr = parse_expression(_as(Scalar, node).text)
+            expr = parse_expression(_as(Scalar, node).text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return Int(value=0)
@@ -688,7 +713,7 @@ class _Reader:
     def _range(self, text: Text, scope: _Scope, what: str) -> tuple[Range, _Scope]:
         """The range and the scope inside it; after a mistake the variable is known all the same."""
         try:
-            found = parse_range(text)
+            found = parse_range(text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             name = re.match(r"\s*(\w+)", text.value)
@@ -698,6 +723,7 @@ class _Reader:
             self._resolve(expr, scope)
         start = text.value.index(found.var)
         taken = dict.fromkeys(scope.names, "a loop variable") | {p.name: "a parameter" for p in self.parameters}
+        taken |= dict.fromkeys(self.tables, "a table")
         self._check_name(text.part(start, start + len(found.var)), what, taken)
         return found, scope.plus(found.var)
 
@@ -787,6 +813,8 @@ def _occurrences(expr: Expr, name: str) -> list[Span | None]:
             parts = (expr.first, *(e for _, e in expr.rest))
         case Extremum():
             parts = expr.operands
+        case Lookup():
+            return _occurrences(expr.index, name)
     return [span for part in parts for span in _occurrences(part, name)]
 
 

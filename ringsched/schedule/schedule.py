@@ -1,12 +1,13 @@
 """The Schedule: which chunk moves to which neighbour at which step, copied or reduced.
 
-    schedule   ::= name collective topology params chunks [compute] steps lowering
+    schedule   ::= name collective topology params tables chunks [compute] steps lowering
     collective ::= kind [root | permutation]
-    item       ::= step | loop | use | beside          items run one after the other
+    item       ::= step | loop | use | beside | made    items run one after the other
     step       ::= transfer …                          transfers of one step are concurrent
     loop       ::= for VAR in FIRST .. LAST: item …    both ends included
     use        ::= another Schedule, on a part of the chunks
     beside     ::= use …                               the n-th steps of all of them form one step
+    made       ::= synth: all_gather | reduce_scatter | all_to_all      on a ring or torus, by the compiler
     transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
     chain      ::= name topology params activation link …    schedules that multiply, one after the other in each layer
     link       ::= another Schedule [epilogue]
@@ -125,7 +126,18 @@ class Beside:
     span: Span | None = field(default=None, compare=False)
 
 
-Item = Step | Loop | Use | Beside
+Constructed = Literal["all_gather", "reduce_scatter", "all_to_all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synth:
+    """The steps that `construct` makes for this ring or torus; they keep every link busy. See construct.py."""
+
+    kind: Constructed
+    span: Span | None = field(default=None, compare=False)
+
+
+Item = Step | Loop | Use | Beside | Synth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +163,7 @@ class TopologySpec:
 
     twist: of a torus: an axis, and what once around along it adds to each coordinate.
     speeds: of each axis, or of each of `links`; none: all links are plain.
+    routed: transfers may go to ranks that are not neighbours, over links in between.
     """
 
     kind: TopologyKind
@@ -158,6 +171,7 @@ class TopologySpec:
     links: tuple[tuple[int, int], ...] = ()
     twist: tuple[tuple[int, tuple[Expr, ...]], ...] = ()
     speeds: tuple[Speed, ...] = ()
+    routed: bool = False
     span: Span | None = field(default=None, compare=False)
 
 
@@ -203,6 +217,7 @@ class Schedule:
     parameters: tuple[Parameter, ...]
     chunks: tuple[Expr, ...]
     items: tuple[Item, ...]
+    tables: tuple[tuple[str, tuple[int, ...]], ...] = ()  # constants that expressions look up
     compute: Multiply | None = None
     lowering: Lowering = Lowering()
     description: str = field(default="", compare=False)

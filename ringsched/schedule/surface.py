@@ -1,12 +1,12 @@
 """The file format as pydantic models: what a schedule file may say, before any name is looked up.
 
-    file     ::= schedule [description] collective topology [params] chunks [compute] steps [lowering]
-    item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]}
+    file     ::= schedule [description] collective topology [params] [tables] chunks [compute] steps [lowering]
+    item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]} | {synth:}
     transfer ::= {send: CHUNK, to: RANK, [op:] [when:] [from:] [each: RANGE]}
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
     chain    ::= schedule [description] topology [params] [activation:] {chain: [link …]}     a file of its own
     link     ::= {use: FILE, [epilogue:]}
-    topology ::= {ring: | line: | mesh: | torus: | links:  [twist: {AXIS: [EXPR …]}] [bandwidth:] [latency:]}
+    topology ::= {ring: | line: | mesh: | torus: | links:  [twist: {AXIS: [EXPR …]}] [bandwidth:] [latency:] [routed:]}
 
 Expressions are checked later, where their columns are known; here they are text or an integer. The only module that
 imports pydantic: untrusted text and the JSON schema end here.
@@ -99,13 +99,20 @@ class BesideModel(Model):
     beside: Annotated[list[UseModel], Field(min_length=1)]
 
 
+class SynthModel(Model):
+    """Steps that the compiler makes for a ring or torus; they keep every link busy."""
+
+    synth: Literal["all_gather", "reduce_scatter", "all_to_all"]
+
+
 # the tags are in angle brackets so that they cannot be mistaken for keys of the file in an error's location
 ItemModel = Annotated[
     Annotated[TransferModel, Tag("<transfer>")]
     | Annotated[StepModel, Tag("<step>")]
     | Annotated[LoopModel, Tag("<loop>")]
     | Annotated[UseModel, Tag("<use>")]
-    | Annotated[BesideModel, Tag("<beside>")],
+    | Annotated[BesideModel, Tag("<beside>")]
+    | Annotated[SynthModel, Tag("<synth>")],
     Discriminator(item_kind),
 ]
 
@@ -191,6 +198,7 @@ class TopologyModel(Model):
         ]
         | None
     ) = Field(default=None, description="of all links, or of those along each axis")
+    routed: bool = Field(default=False, description="transfers may go to ranks that are not neighbours")
     latency: (
         Annotated[
             Annotated[Latency, Tag("<all>")] | Annotated[list[Latency], Tag("<axes>")],
@@ -228,6 +236,9 @@ class FileModel(Model):
     collective: CollectiveModel
     topology: TopologyModel
     params: dict[str, int] = Field(default_factory=dict, description="integer parameters and their defaults")
+    tables: dict[str, Annotated[list[int], Field(min_length=1, max_length=MAX_LINKS)]] = Field(
+        default_factory=dict, description="lists of constants that expressions look up: NAME[EXPR]"
+    )
     chunks: Annotated[list[Expression], Field(min_length=1, max_length=8)]
     compute: ComputeModel | None = None
     steps: list[ItemModel]
@@ -256,7 +267,7 @@ class ChainModel(Model):
     chain: Annotated[list[LinkModel], Field(min_length=1)]
 
 
-assert set(COLLECTIVES) == set(CollectiveName.__args__) and len(ITEM_KEYS) == 5  # type: ignore[attr-defined]
+assert set(COLLECTIVES) == set(CollectiveName.__args__) and len(ITEM_KEYS) == 6  # type: ignore[attr-defined]
 
 
 def json_schema() -> dict[str, object]:
