@@ -1,28 +1,31 @@
 """Topology → where each rank and each link lies on the page.
 
-A ring is a circle, a line a row, a mesh or torus a grid with x to the right and y downwards, a third axis layers side by
-side; explicit links are laid out by springs, the same each time. Links that wrap around are stubs at both ends, and those
-between layers are short strokes towards the upper right (z + 1) and the lower left (z - 1).
+A ring is a circle, a line a row, a mesh or torus a grid with x to the right and y downwards, a third axis layers side
+by side; explicit links are laid out by springs, the same each time. Links that wrap around are stubs at both ends, and
+those between layers are short strokes towards the upper right (z + 1) and the lower left (z - 1).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringsched.model.loads import Hop
 from ringsched.topology import Topology
 
 Point = tuple[float, float]
 
+MOST_SPREAD = 420  # pixels, of explicit links
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stroke:
-    """A straight piece of a hop, from the edge of a rank or to it; `head`: it ends in an arrowhead."""
+    """A straight piece of a hop, from the edge of a rank or to it; `alone`: the way back is drawn elsewhere."""
 
     start: Point
     end: Point
-    head: bool
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +51,15 @@ class Layout:
         (ax, ay), (bx, by) = self.places[hop[0]], self.places[hop[1]]
         axis = self._stubs(hop)
         if axis is None:
-            return (self._between((ax, ay), (bx, by), head=True),)
+            return (self._between((ax, ay), (bx, by)),)
         ux, uy = ((1.0, 0.0), (0.0, 1.0), (math.sqrt(0.5), -math.sqrt(0.5)))[axis]
         if not self._onward(hop, axis):
             ux, uy = -ux, -uy
         far = self.radius + self.stub
-        out = Stroke(
-            start=(ax + ux * self.radius, ay + uy * self.radius), end=(ax + ux * far, ay + uy * far), head=True
-        )
+        out = Stroke(start=(ax + ux * self.radius, ay + uy * self.radius), end=(ax + ux * far, ay + uy * far))
         if axis == 2:
-            return (out,)
-        into = Stroke(
-            start=(bx - ux * far, by - uy * far), end=(bx - ux * self.radius, by - uy * self.radius), head=True
-        )
+            return (replace(out, alone=True),)
+        into = Stroke(start=(bx - ux * far, by - uy * far), end=(bx - ux * self.radius, by - uy * self.radius))
         return (out, into)
 
     def _stubs(self, hop: Hop) -> int | None:
@@ -80,11 +79,11 @@ class Layout:
             return beside > 0
         return self.topology.rank((*place[:axis], place[axis] + 1, *place[axis + 1 :])) == hop[1]
 
-    def _between(self, a: Point, b: Point, *, head: bool) -> Stroke:
+    def _between(self, a: Point, b: Point) -> Stroke:
         length = math.hypot(b[0] - a[0], b[1] - a[1]) or 1.0
         ux, uy = (b[0] - a[0]) / length, (b[1] - a[1]) / length
         start = (a[0] + ux * self.radius, a[1] + uy * self.radius)
-        return Stroke(start=start, end=(b[0] - ux * self.radius, b[1] - uy * self.radius), head=head)
+        return Stroke(start=start, end=(b[0] - ux * self.radius, b[1] - uy * self.radius))
 
 
 def layout_of(topology: Topology) -> Layout:
@@ -99,10 +98,10 @@ def layout_of(topology: Topology) -> Layout:
 
 def _circle(topology: Topology) -> Layout:
     count = topology.ranks
-    gap = 52 if count <= 16 else 34 if count <= 32 else 14
+    gap = 62 if count <= 8 else 40 if count <= 32 else 14
     radius = 13 if count <= 32 else 4
     around = max(58.0, count * gap / (2 * math.pi))
-    middle = around + radius + 22
+    middle = around + radius + 20
     turns = [2 * math.pi * rank / count for rank in range(count)]
     return Layout(
         topology=topology,
@@ -110,7 +109,7 @@ def _circle(topology: Topology) -> Layout:
         height=2 * middle,
         radius=radius,
         stub=0,
-        roomy=count <= 16,
+        roomy=count <= 8,
         places=tuple((middle + around * math.sin(turn), middle - around * math.cos(turn)) for turn in turns),
         names=tuple(str(rank) if count <= 32 else "" for rank in range(count)),
     )
@@ -169,7 +168,6 @@ def _springs(topology: Topology) -> Layout:
     graph = topology.graph()
     start = networkx.circular_layout(graph)
     found = networkx.spring_layout(graph, pos=start, seed=0, iterations=200, k=1.6 / math.sqrt(count))
-    size = 90 + 46 * math.sqrt(count) if count <= 32 else 60 * math.sqrt(count)
     radius = 13 if count <= 32 else 5
     edge = radius + 18
     lows, spans = [], []
@@ -177,7 +175,8 @@ def _springs(topology: Topology) -> Layout:
         column = [float(place[axis]) for place in found.values()]
         lows.append(min(column))
         spans.append(max(column) - min(column) or 1.0)
-    scale = (size - 2 * edge) / max(spans)
+    near = min(math.dist(found[a], found[b]) for a, b in itertools.combinations(range(count), 2))
+    scale = min(max(150 / max(spans), 3.9 * radius / max(near, 1e-6)), MOST_SPREAD / max(spans))
     extent = [span * scale + 2 * edge for span in spans]
     places = [[round(edge + (found[rank][axis] - lows[axis]) * scale) for axis in (0, 1)] for rank in range(count)]
     return Layout(

@@ -10,15 +10,17 @@ from ringsched.pictures.layout import Point, Stroke
 
 STYLE = """\
 <style>
-svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
+svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial, sans-serif; }
 .page { fill: #fdfdfc; } .title { font-size: 18px; font-weight: 600; fill: #1d2733; }
 .note { font-size: 12px; fill: #66717f; } .head { font-size: 12px; font-weight: 600; fill: #1d2733; }
 .end { text-anchor: end; } .mid { text-anchor: middle; }
 .link { stroke: #d9dde3; stroke-width: 1.5; } .rank { fill: #ffffff; stroke: #9aa4b1; stroke-width: 1.2; }
 .name { font-size: 9.5px; fill: #3b4653; text-anchor: middle; }
-.chunk { font-size: 9px; fill: #3b4653; text-anchor: middle; paint-order: stroke; stroke: #fdfdfc; stroke-width: 2.5px; }
+.chunk { font-size: 9px; fill: #3b4653; text-anchor: middle; }
+.chunk { paint-order: stroke; stroke: #fdfdfc; stroke-width: 2.5px; }
 .a { stroke: #2b6cd4; fill: #2b6cd4; } .b { stroke: #d4692b; fill: #d4692b; } .c { stroke: #2a946a; fill: #2a946a; }
-.line { fill: none; } .reduce { stroke-dasharray: 4 2.5; } .point { stroke: none; } .bar { stroke: none; fill: #9aa4b1; }
+.line { fill: none; } .reduce { stroke-dasharray: 4 2.5; } .point { stroke: none; }
+.bar { stroke: none; fill: #9aa4b1; }
 .rule { stroke: #e6e9ed; stroke-width: 1; }
 @media (prefers-color-scheme: dark) {
 .page { fill: #14181d; } .title, .head { fill: #eef1f5; } .note { fill: #98a3b0; } .link { stroke: #343c46; }
@@ -62,7 +64,7 @@ def beside(stroke: Stroke, aside: float) -> tuple[Point, Point]:
 
 def arrow(stroke: Stroke, style: str, width: float) -> str:
     """An arrow on the right of its stroke; `style` says the colour, and `reduce` where it adds."""
-    (x1, y1), (x2, y2) = beside(stroke, ASIDE)
+    (x1, y1), (x2, y2) = beside(stroke, 0 if stroke.alone else ASIDE)
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / length, (y2 - y1) / length
     head = min(HEAD + width / 2, length * 0.7)
