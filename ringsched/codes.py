@@ -1275,6 +1275,27 @@ exchange: collective_id=1
 )
 
 _code(
+    "RS906",
+    "a hop over several links",
+    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
+    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
+    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
+    "through an odd number of chips in rows and columns.",
+    'jax.make_mesh((4,), ("r",))',
+    'rs.make_mesh(jax.devices(), "ring:4")',
+)
+
+_code(
+    "RS907",
+    "hops that share a link",
+    "The data of several hops of the topology goes over one link between chips, in the same direction.",
+    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
+    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
+    'jax.make_mesh((2, 4), ("x", "y"))',
+    'rs.make_mesh(jax.devices(), "torus:2x4")',
+)
+
+_code(
     "RS911",
     "more than the runtime takes",
     "An imported algorithm is over a limit of the runtime that it is written for.",
@@ -1308,27 +1329,6 @@ _code(
     "Who calls a collective out of place expects the operand to stay as it is.",
     'inplace="0"      # and a step with dstbuf="i"',
     'inplace="1"',
-)
-
-_code(
-    "RS906",
-    "a hop over several links",
-    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
-    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
-    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
-    "through an odd number of chips in rows and columns.",
-    'jax.make_mesh((4,), ("r",))',
-    'rs.make_mesh(jax.devices(), "ring:4")',
-)
-
-_code(
-    "RS907",
-    "hops that share a link",
-    "The data of several hops of the topology goes over one link between chips, in the same direction.",
-    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
-    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
-    'jax.make_mesh((2, 4), ("x", "y"))',
-    'rs.make_mesh(jax.devices(), "torus:2x4")',
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}
