@@ -34,7 +34,7 @@ UNITS: dict[PlanKind, str] = {
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
 MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
-MOST_MADE_FINE = 10_000  # the same for all_reduce and broadcast, which gain more by it
+MOST_MADE_FINE = 20_000  # the same for all_reduce and broadcast, which gain more by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,12 @@ def synthesise(
     flat = flatten(schedule)
     units, verdict = loads_of(flat).units, judged(flat)
     steps = len(flat.steps)
-    words = (description(how, steps, units, bound, kind), f"Made by {_command(topology, kind, root, parts, seed)}")
+    tables = ("Entry s * ranks + r of a table: the number of the chunk that rank r sends that way, -1: none.",)
+    words = (
+        description(how, steps, units, bound, kind),
+        *(tables if schedule.tables else ()),
+        f"Made by {_command(topology, kind, root, parts, seed)}",
+    )
     return Synthesis(
         kind=kind,
         topology=topology,
