@@ -225,6 +225,13 @@ def export_group() -> None:
 @_SET
 @click.option("-o", "--output", metavar="OUT.xml", default="-", help="The file to write.  [default: stdout]")
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), default="Simple", show_default=True)
+@click.option(
+    "--channels",
+    type=click.IntRange(1, 32),
+    default=8,
+    show_default=True,
+    help="For messages of a step that go one way.",
+)
 @_JSON
 def export_msccl(**arguments: Any) -> int:
     """MSCCL XML. What is written is judged as `import msccl` does before it is."""

@@ -1310,4 +1310,25 @@ _code(
     'inplace="1"',
 )
 
+_code(
+    "RS906",
+    "a hop over several links",
+    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
+    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
+    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
+    "through an odd number of chips in rows and columns.",
+    'jax.make_mesh((4,), ("r",))',
+    'rs.make_mesh(jax.devices(), "ring:4")',
+)
+
+_code(
+    "RS907",
+    "hops that share a link",
+    "The data of several hops of the topology goes over one link between chips, in the same direction.",
+    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
+    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
+    'jax.make_mesh((2, 4), ("x", "y"))',
+    'rs.make_mesh(jax.devices(), "torus:2x4")',
+)
+
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

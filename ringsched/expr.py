@@ -5,8 +5,9 @@
 
 `%` and `//` are Python's: the remainder takes the sign of the divisor, so it is never negative for a positive one.
 Text is parsed with `ast` into these nodes and nothing else; nothing is evaluated by Python. Nodes compare without
-their spans. `evaluate` works on integers and on `Affine` numbers alike: the latter carry the rank symbolically, which
-is how symmetry under rotation is proven on the expression rather than tried on samples.
+their spans. `evaluate` works on integers and on `Affine` and `Flipped` numbers alike: these carry the rank
+symbolically, which is how symmetry under rotation, or under flips of the rank's bits, is proven rather than tried on
+samples.
 """
 
 from __future__ import annotations
@@ -150,7 +151,18 @@ class Affine:
         return Affine(self.constant % other, reduced, other)
 
 
-Value = int | Affine
+@dataclass(frozen=True, slots=True)
+class Flipped:
+    """`r ^ constant`, for a rank r in 0 … ranks − 1, where `ranks` is a power of two and so is a bound of the value."""
+
+    constant: int
+    ranks: int
+
+    def __neg__(self) -> Flipped:
+        raise NotAffine("arithmetic on a rank whose bits are flipped")
+
+
+Value = int | Affine | Flipped
 
 _ARITHMETIC: dict[str, Callable[[Value, Value], Value]] = {
     "+": operator.add,
@@ -217,13 +229,15 @@ def holds(conditions: tuple[Expr, ...], env: Mapping[str, Value]) -> bool:
 
 
 def _plain(value: Value) -> int:
-    if isinstance(value, Affine):
+    if isinstance(value, Affine | Flipped):
         raise NotAffine("a comparison that depends on the rank")
     return value
 
 
 def _binary(expr: Binary, left: Value, right: Value) -> Value:
     op = expr.op
+    if isinstance(left, Flipped) or isinstance(right, Flipped):
+        return _flipped(op, left, right)
     if op in _ARITHMETIC:
         result = _ARITHMETIC[op](left, right)
     elif op == "%" and isinstance(left, Affine):
@@ -245,6 +259,20 @@ def _binary(expr: Binary, left: Value, right: Value) -> Value:
     return result
 
 
+def _flipped(op: str, left: Value, right: Value) -> Value:
+    """Exclusive or with numbers, or with the rank again; and what changes nothing."""
+    if op == "^" and isinstance(left, Flipped) and isinstance(right, Flipped):
+        return left.constant ^ right.constant
+    if op == "^" and isinstance(left, int):
+        left, right = right, left
+    if isinstance(left, Flipped) and isinstance(right, int):
+        if op == "^" and 0 <= right < left.ranks:
+            return Flipped(left.constant ^ right, left.ranks)
+        if (op == "%" and right == left.ranks) or (op in "+-" and right == 0):
+            return left
+    raise NotAffine("arithmetic on a rank whose bits are flipped")
+
+
 def names(expr: Expr) -> frozenset[str]:
     """The variables that occur in `expr`."""
     match expr:
@@ -264,6 +292,18 @@ def names(expr: Expr) -> frozenset[str]:
             return names(expr.index)
         case _:
             assert_never(expr)
+
+
+def flipping(expr: Expr, name: str) -> bool:
+    """Whether the variable is an operand of an exclusive or."""
+    match expr:
+        case Binary():
+            own = Var(name=name) in (expr.left, expr.right) and expr.op == "^"
+            return own or flipping(expr.left, name) or flipping(expr.right, name)
+        case Neg():
+            return flipping(expr.operand, name)
+        case _:
+            return False
 
 
 def lookups(expr: Expr) -> tuple[Lookup, ...]:

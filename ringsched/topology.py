@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
-from ringsched.expr import EvaluationError, integer
+from ringsched.expr import EvaluationError, Int, integer
 from ringsched.schedule.schedule import Chain, Schedule, Speed, TopologyKind, TopologySpec
 
 if TYPE_CHECKING:
@@ -225,7 +225,10 @@ def _adjacency(links: frozenset[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
 
 def topology_of(schedule: Schedule | Chain, env: dict[str, int]) -> Topology:
     """The schedule's topology under these parameters; raises RS210 for a size that makes none."""
-    spec = schedule.topology
+    return _topology(schedule.topology, env)
+
+
+def _topology(spec: TopologySpec, env: dict[str, int]) -> Topology:
     if spec.kind == "links":
         speeds = dict(zip(spec.links, spec.speeds, strict=True)) if spec.speeds else {}
         joined = {(min(link), max(link)): speeds.get(link, Speed()) for link in spec.links}
@@ -254,6 +257,22 @@ def topology_of(schedule: Schedule | Chain, env: dict[str, int]) -> Topology:
         raise DiagnosticError([_bad_size(problem, spec.span, env)])
     twist = _twist(spec, tuple(sides), env)
     return Topology(kind=spec.kind, sides=tuple(sides), twist=twist, speeds=spec.speeds, routed=spec.routed)
+
+
+def named_topology(text: str) -> Topology:
+    """The topology that a text such as `torus:4x8`, `ring:8` or `mesh:2x4` names. Raises RS210."""
+    kind, colon, sides = text.partition(":")
+    numbers = sides.split("x")
+    several = kind in ("mesh", "torus")
+    if kind not in ("ring", "line", "mesh", "torus") or not colon or not all(map(str.isdecimal, numbers)):
+        problem = f"`{text}` names no topology"
+    elif not several and len(numbers) > 1:
+        problem = f"a {kind} has one side, not {len(numbers)}"
+    else:
+        spec = TopologySpec(kind=kind, sides=tuple(Int(value=int(number[:10])) for number in numbers))  # type: ignore[arg-type]
+        return _topology(spec, {})
+    help = "for example ring:8, line:4, mesh:2x4, torus:4x4, torus:4x4x8"
+    raise DiagnosticError([Diagnostic(code="RS210", message=problem, help=help)])
 
 
 def _twist(spec: TopologySpec, sides: tuple[int, ...], env: dict[str, int]) -> tuple[tuple[int, ...], ...]:

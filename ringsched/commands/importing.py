@@ -15,7 +15,6 @@ from ringsched.importers.algorithm import ROOTED
 from ringsched.importers.convert import convert
 from ringsched.importers.judge import Judgement, judge
 from ringsched.importers.reader import read_algorithm
-from ringsched.schedule.printer import print_schedule
 from ringsched.schedule.schedule import Schedule
 from ringsched.schedule.vocabulary import name_fault
 
@@ -46,6 +45,8 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     seconds = time.perf_counter() - start
     written = None
     if imported.schedule is not None and output is not None:
+        from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
+
         text = print_schedule(imported.schedule)
         if output == "-":
             click.echo(text, nl=False, err=as_json)
@@ -55,7 +56,8 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     if as_json:
         print_json(_entry(file, imported, written, seconds))
     else:
-        show(imported.diagnostics)
+        if imported.diagnostics:
+            show(imported.diagnostics)
         click.echo(_sentence(file, imported, seconds), err=output == "-")
         if written is not None and imported.schedule is not None:
             say(f"wrote {written}, {len(imported.schedule.items)} steps")

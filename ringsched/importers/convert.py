@@ -2,10 +2,12 @@
 
 Values are followed from where they are promised back to where they come from; what no promise needs is left out, and
 so are copies on one rank. A rank of a schedule holds at most one value of a chunk, so the values that it needs of it,
-to send or to keep, are put into a row that its state can go through: its own term and sums with it first, each with
-all of the one before; then values without it, the first of which replaces what is there. Parked partial sums that are
-added up later are added as they arrive. Then each transfer takes the first step that lets every value last as long as
-it is needed. RS705 where there is no such row, or no such steps: a rank needs two values of one chunk at once.
+to send or to keep, are put into a row that its state can go through: its own term and sums with it first, each with all
+of the one before; then values without it, the first of which replaces what is there. Parked partial sums that are added
+up later are added as they arrive. Then each transfer takes the first step that lets every value last as long as it is
+needed; messages of a connection stay one after the other, where that can be, so that what was a pipeline is one.
+
+RS705 where there is no such row, or no such steps: a rank needs two values of one chunk at once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import NamedTuple
 from ringsched.collectives import REDUCING
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
 from ringsched.expr import Int
+from ringsched.importers.algorithm import ROOTED
 from ringsched.importers.judge import Judgement
 from ringsched.importers.layout import Layout
 from ringsched.importers.pinned import Pinned, schedule_of
@@ -35,7 +38,9 @@ def convert(judgement: Judgement, name: str, description: str) -> Schedule:
     if judgement.verdict != "right" or layout is None or held is None or layout.algorithm.kind is None:
         raise InternalError("only an algorithm that is right becomes a schedule")
     transfers = _Graph(layout, held).transfers()
-    collective = Collective(kind=layout.algorithm.kind, root=Int(value=layout.root) if layout.root else None)
+    collective = Collective(
+        kind=layout.algorithm.kind, root=Int(value=layout.root) if layout.algorithm.kind in ROOTED else None
+    )
     ranks, dims = layout.algorithm.ranks, _dims(layout)
     pinned = [Pinned(t.step, t.sender, t.receiver, t.chunk[: len(dims)], t.op) for t in transfers]
     schedule = schedule_of(pinned, name=name, description=description, collective=collective, ranks=ranks, dims=dims)
@@ -71,6 +76,14 @@ class _Transfer:
 
     def before(self, other: _Transfer, steps: int) -> None:
         self.later.append((other, steps))
+
+
+class _Wait(NamedTuple):
+    """`later` comes at least `steps` steps after `first`."""
+
+    first: _Transfer
+    later: _Transfer
+    steps: int
 
 
 class _State(NamedTuple):
@@ -137,10 +150,28 @@ class _Graph:
                 raise DiagnosticError([self.unsayable(rank, chunk)])
             _order(row, own, made, reduces=self.reduces)
         transfers = list(made.values())
-        late = _settle(transfers)
+        late = _settle(transfers, self.abreast(made))
+        if late is not None:
+            late = _settle(transfers, [])
         if late is not None:
             raise DiagnosticError([self.unsayable(late.receiver, late.chunk)])
         return transfers
+
+    def abreast(self, made: dict[int, _Transfer]) -> list[_Wait]:
+        """Keeps the chunks of a message together, and the messages of a connection one after the other."""
+        found: list[_Wait] = []
+        sent: dict[int, dict[int, list[_Transfer]]] = {}
+        for number, transfer in made.items():
+            node = self.nodes[number]
+            assert isinstance(node, Arrival)
+            sent.setdefault(node.message[0], {}).setdefault(node.message[1], []).append(transfer)
+        for messages in sent.values():
+            row = [messages[number] for number in sorted(messages)]
+            for first, *others in row:
+                for other in others:
+                    found += [_Wait(first, other, 0), _Wait(other, first, 0)]
+            found += [_Wait(a[0], b[0], 1) for a, b in pairwise(row)]
+        return found
 
     def chunk(self, number: int) -> Chunk:
         atom, _ = next(iter(self.nodes[number].value))
@@ -218,18 +249,21 @@ def _order(row: list[list[_State]], own: int | None, made: dict[int, _Transfer],
             before = state.sent
 
 
-def _settle(transfers: list[_Transfer]) -> _Transfer | None:
+def _settle(transfers: list[_Transfer], waits: list[_Wait]) -> _Transfer | None:
     """Gives every transfer the first step that it can have; a transfer that has none is returned."""
-    waiting = dict.fromkeys(map(id, transfers))
-    by_id = {id(t): t for t in transfers}
+    more: dict[int, list[tuple[_Transfer, int]]] = {}
+    for wait in waits:
+        more.setdefault(id(wait.first), []).append((wait.later, wait.steps))
+    for transfer in transfers:
+        transfer.step = 0
+    waiting = {id(transfer): transfer for transfer in transfers}
     while waiting:
         key = next(iter(waiting))
-        del waiting[key]
-        transfer = by_id[key]
-        for other, steps in transfer.later:
+        transfer = waiting.pop(key)
+        for other, steps in [*transfer.later, *more.get(key, [])]:
             if other.step < transfer.step + steps:
                 other.step = transfer.step + steps
                 if other.step > len(transfers):
                     return other
-                waiting[id(other)] = None
+                waiting[id(other)] = other
     return None

@@ -6,7 +6,7 @@ RS131 not XML, RS132 a document type, RS135 too large; RS101, RS102 no file.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
@@ -31,10 +31,12 @@ class Element:
 
     def head(self, name: str) -> Span:
         """From `<` to the end of an attribute, where that is short; else the tag."""
-        end = self.place(name).end_column
-        if self.place(name) == self.span or end - self.span.column > MAX_HEAD:
+        start = self.text.find(f' {name}="', 0, MAX_HEAD)
+        end = self.text.find('"', start + len(name) + 3, MAX_HEAD) if start >= 0 else -1
+        if end < 0 or "\n" in self.text[:end]:
             return self.span
-        return replace(self.span, end_column=end)
+        column, line = self.span.column, self.span.line
+        return Span(path=self.span.path, line=line, column=column, end_line=line, end_column=column + end + 1)
 
     def place(self, name: str) -> Span:
         """Of an attribute, with its value; of the tag where it is not there, or is spread over lines."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
-from ringsched.importers.algorithm import ROOTED, Algorithm
+from ringsched.importers.algorithm import Algorithm
 from ringsched.importers.layout import Layout, layouts
 from ringsched.importers.limits import other_slots, overwritten_input, runtime_limits
 from ringsched.importers.network import Event, Network, join
@@ -107,9 +107,3 @@ def _unknown(algorithm: Algorithm) -> Diagnostic:
         notes=("it ends, nothing races, and no message is left over",),
         help="known are allgather, reduce_scatter, allreduce, alltoall, broadcast, reduce, gather and scatter",
     )
-
-
-def describe_root(judgement: Judgement) -> str:
-    """` with root 2`, where that means something."""
-    layout = judgement.layout
-    return f" with root {layout.root}" if layout is not None and layout.algorithm.kind in ROOTED else ""

@@ -172,12 +172,9 @@ def _sizes(algorithm: Algorithm) -> tuple[int, int]:
         case None:
             return max(inputs, outputs), 1
         case "gather":
-            # Whether `nchunksperloop` counts a rank's chunks or the root's, writers do not agree; buffers are clear.
-            share = inputs or (outputs or total or 0) // ranks
-            total = share * ranks
+            total = ranks * _share(total, inputs, outputs, ranks)
         case "scatter":
-            share = outputs or (inputs or total or 0) // ranks
-            total = share * ranks
+            total = ranks * _share(total, outputs, inputs, ranks)
         case "all_gather":
             total = total if total is not None else (outputs or inputs * ranks)
         case "reduce_scatter":
@@ -189,6 +186,16 @@ def _sizes(algorithm: Algorithm) -> tuple[int, int]:
         reason = f"{total} chunks cannot be shared out to {ranks} ranks" if total > 0 else "there are no chunks"
         raise DiagnosticError([_misfit(algorithm, reason)])
     return total, total // ranks if shared else total
+
+
+def _share(total: int | None, small: int, large: int, ranks: int) -> int:
+    """A rank's chunks in gather and scatter: `nchunksperloop` counts them, or those of the root; writers do not agree.
+
+    small, large: the chunks of the buffers, which decide between the two.
+    """
+    if total is None:
+        return small or large // ranks
+    return total if total == small or total % ranks else total // ranks
 
 
 def _misfit(algorithm: Algorithm, reason: str) -> Diagnostic:

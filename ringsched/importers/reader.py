@@ -6,6 +6,7 @@ filled in is advice (RS913), kept in the Algorithm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -18,7 +19,8 @@ from ringsched.schedule.tree import fail
 
 _Word = TypeVar("_Word")
 
-MAX_NUMBER = 1 << 31
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+MAX_DIGITS = 9
 MAX_RANKS = 4096
 MAX_FINDINGS = 10
 
@@ -153,8 +155,36 @@ class _Reader:
             if id in blocks:
                 self.refuse(f"block {id} of rank {rank} is here twice", child.place("id"), "RS133", "the second one")
             blocks[id] = self.block(child, id)
+        copies = [child for child in element.children if child.tag.lower() == "copy"]
+        if copies:
+            id = max(blocks, default=-1) + 1
+            blocks[id] = self.copies(copies, id)
         ordered = tuple(blocks[id] for id in sorted(blocks))
         return Gpu(rank=rank, sizes=sizes, blocks=ordered, span=element.head("id"))
+
+    def copies(self, elements: list[Element], id: int) -> Block:
+        """<copy i_off="0" o_off="2"/> of older writers: a block of its own that copies input to output."""
+        self.advise("<copy> is taken for a local copy; newer runtimes leave it out", elements[0].span)
+        steps = []
+        for number, element in enumerate(elements):
+            source, target = (self.number(element, names) for names in (("i_off", "srcoff"), ("o_off", "dstoff")))
+            for offset, name in ((source, "i_off"), (target, "o_off")):
+                if offset is None:
+                    self.missing(element, (name,))
+            count = self.number(element, ("cnt", "count"))
+            steps.append(
+                Step(
+                    number=number,
+                    type="cpy",
+                    source=Slot(buffer="i", offset=-1 if source is None else source),
+                    target=Slot(buffer="o", offset=-1 if target is None else target),
+                    count=1 if count is None else max(count, 0),
+                    needs=(),
+                    flagged=None,
+                    span=element.span,
+                )
+            )
+        return Block(id=id, send=None, receive=None, channel=0, steps=tuple(steps), span=elements[0].span)
 
     def block(self, element: Element, id: int) -> Block:
         steps: dict[int, Step] = {}
@@ -197,9 +227,11 @@ class _Reader:
 
     def needs(self, element: Element) -> tuple[tuple[int, int], ...]:
         """depid="2" deps="0", or lists: depid="2,3" deps="0,1"."""
+        if self.text(element, _NEED_BLOCKS) in (None, "-1"):
+            return ()
         blocks, steps = (self.numbers(element, names) for names in (_NEED_BLOCKS, _NEED_STEPS))
         if len(blocks) != len(steps):
-            if blocks != (-1,) and any(b >= 0 for b in blocks):
+            if any(b >= 0 for b in blocks):
                 self.refuse(
                     f"{len(blocks)} blocks to wait for, and {len(steps)} steps",
                     self.named(element, _NEED_BLOCKS),
@@ -229,7 +261,7 @@ class _Reader:
         for child in element.children:
             if child.tag.lower() == wanted:
                 yield child
-            else:
+            elif (wanted, child.tag.lower()) != ("tb", "copy"):
                 strange.setdefault(child.tag, child)
         for tag, child in strange.items():
             self.advise(f"<{tag}> means nothing inside <{element.tag}>: it is left out", child.span)
@@ -257,6 +289,11 @@ class _Reader:
         return usual if found is None else found
 
     def number(self, element: Element, names: tuple[str, ...]) -> int | None:
+        text = self.text(element, names)
+        if text is None:
+            return None
+        if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
+            return int(text)
         found = self.numbers(element, names)
         if len(found) > 1:
             self.refuse(f"one number is wanted, not {len(found)}", self.named(element, names), "RS134")
@@ -268,15 +305,12 @@ class _Reader:
             return ()
         found = []
         for part in text.replace(",", " ").strip("[]() ").split():
-            try:
-                value = int(part) if len(part) < 20 and part.isascii() and "_" not in part else MAX_NUMBER
-            except ValueError:
-                self.refuse(f"{part!r} is not an integer", self.named(element, names), "RS134")
-                continue
-            if abs(value) >= MAX_NUMBER:
+            if _INTEGER.fullmatch(part) is None:
+                self.refuse(f"{part[:40]!r} is not an integer", self.named(element, names), "RS134")
+            elif len(part) > MAX_DIGITS:
                 self.refuse(f"{part[:40]!r} is out of range", self.named(element, names), "RS134")
             else:
-                found.append(value)
+                found.append(int(part))
         return tuple(found)
 
     def named(self, element: Element, names: tuple[str, ...]) -> Span:
@@ -292,7 +326,9 @@ class _Reader:
         self.found.add(Diagnostic(code=code, message=message, primary=Label(span=span, text=text), help=help))
 
     def advise(self, message: str, span: Span, text: str = "") -> None:
-        self.advice.append(Diagnostic(code="RS913", message=message, primary=Label(span=span, text=text)))
+        """Each of them once, at its first place."""
+        if all(other.message != message for other in self.advice):
+            self.advice.append(Diagnostic(code="RS913", message=message, primary=Label(span=span, text=text)))
 
 
 def _unflagged(gpu: Gpu) -> Gpu:

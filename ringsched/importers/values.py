@@ -6,6 +6,7 @@ More than two copies are as wrong as two, so they need not be counted. Nodes say
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,11 +29,12 @@ class Start(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A message's chunk at the receiver; `source` is a node of the sender."""
+    """A chunk of a message at the receiver; `source` is a node of the sender, `message` a connection and a number."""
 
     rank: int
     value: Value
     source: int
+    message: tuple[int, int]
 
 
 class Sum(NamedTuple):
@@ -127,11 +129,15 @@ def follow(network: Network, layout: Layout, order: tuple[Event, ...]) -> Held:
     """The values after the events in this order, which has to be one in which they can run."""
     memory = _Memory(layout)
     flying: list[deque[list[int]]] = [deque() for _ in network.connections]
+    numbers = [itertools.count() for _ in network.connections]
     for event in order:
         joined = network.at(event)
         rank, step = network.blocks[event[0]].rank, joined.step
-        came = flying[joined.receives].popleft() if joined.receives >= 0 else []
-        arrived = [memory.new(Arrival(rank, memory.nodes[node].value, node)) for node in came]
+        arrived: list[int] = []
+        if joined.receives >= 0:
+            message = (joined.receives, next(numbers[joined.receives]))
+            for node in flying[joined.receives].popleft():
+                arrived.append(memory.new(Arrival(rank, memory.nodes[node].value, node, message)))
         result: list[int] = []
         for ahead in range(step.count):
             match step.type:

@@ -121,7 +121,7 @@ def pieces(
         axis = rotation[d]
         if axis is not None and _whole(part, dims[d], env):
             own = Var(name=flat.topology.coordinates[axis])
-            turned = [binary("%", binary("+", own, v), dims[d]) for v in range(dims[d])]
+            turned = [flat.further(own, v, dims[d]) for v in range(dims[d])]
             found = [((*p, integer(t, env)), (*e, t)) for p, e in found for t in turned]
             continue
         first = integer(start, env)
@@ -278,6 +278,8 @@ def _source(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...])
     if statement.sender is not None:
         return None
     targets = dict(_moves(flat, transfer, active))
+    if flat.flips and _moves(flat, transfer, tuple(targets.values())) == [(b, a) for a, b in targets.items()]:
+        return _peer(topology, statement)  # bits flip back
     hops = {
         tuple(
             by % side if topology.wraps else by for by, side in zip(_hop(topology, a, b), topology.sides, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringsched.collectives import OWNED
-from ringsched.expr import Expr, Int, Var, binary
+from ringsched.expr import Expr, Int, Var
 from ringsched.lower.lanes import Lanes, Piece
 from ringsched.lower.naming import OUTPUT
 from ringsched.lower.places import Place, Places, coalesce
@@ -42,7 +42,7 @@ def absolute(lanes: Lanes, piece: Piece) -> tuple[Expr, ...]:
         flat = axis == RANK
         own = Var(name="r" if flat else topology.coordinates[axis])
         side = topology.ranks if flat else topology.sides[axis]
-        exprs.append(simplify(binary("%", binary("+", own, value), side)) if value else own)
+        exprs.append(simplify(lanes.flat.further(own, value, side)))
     return tuple(exprs)
 
 
@@ -85,5 +85,5 @@ def _relative(lanes: Lanes, piece: Piece, rank: int) -> Piece:
     index = []
     for d, value in enumerate(piece):
         axis = _rotating(lanes, d)
-        index.append(value if axis is None else (value - place[axis]) % lanes.flat.promise.dims[d])
+        index.append(value if axis is None else lanes.flat.back(value, place[axis], lanes.flat.promise.dims[d]))
     return tuple(index)

@@ -68,7 +68,7 @@ class Naming:
         if axis is None:
             return Int(value=index)
         own = Var(name=self.lanes.flat.topology.coordinates[axis])
-        return simplify(binary("%", binary("+", own, index), self.lanes.flat.promise.dims[dimension]))
+        return simplify(self.lanes.flat.further(own, index, self.lanes.flat.promise.dims[dimension]))
 
     def peer(self, code: StepCode, use: Use, *, source: bool) -> tuple[Expr, ...]:
         """Whom this rank sends to, or who sends to it."""

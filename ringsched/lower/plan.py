@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
-from ringsched.expr import lookups
+from ringsched.expr import lookups, names
 from ringsched.lower.lanes import Lane, Lanes, Use
 from ringsched.lower.places import END, Moment, Places, Slot
 from ringsched.program.simplify import simplify
@@ -121,14 +121,15 @@ class _Draft:
     lane: Lane
     grid: tuple[int, ...] | None
     pieces: int
-    uniform: bool  # all ranks send in all uses
+    uniform: bool  # all ranks send in all uses, to the same rank each time
     distinct: int  # so many resources, used round robin, and no rank ever receives in one of them twice
     rows: int = 0
     base: int = 0
 
 
 def _draft(lanes: Lanes, places: Places, lane: Lane) -> _Draft:
-    slotted, pieces, uniform = False, 1, True
+    known = {"r", *lanes.flat.topology.coordinates, *lanes.flat.env}
+    slotted, pieces, uniform = False, 1, all(names(e) <= known for e in lane.source)
     for step in lane.steps:
         use = _use(lanes, lane, step)
         uniform &= use.senders == lanes.ranks

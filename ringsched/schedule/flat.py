@@ -15,7 +15,7 @@ from typing import assert_never
 
 from ringsched.collectives import Promise, promise_of
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
-from ringsched.expr import EvaluationError, Expr, Int, Var, binary, integer, names, substitute
+from ringsched.expr import EvaluationError, Expr, Int, Var, binary, flipping, integer, names, substitute
 from ringsched.schedule.schedule import (
     Beside,
     ChunkRef,
@@ -47,13 +47,31 @@ class FlatTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatSchedule:
-    """`steps[k]` are the transfers of step k; `env` the parameters."""
+    """`steps[k]` are the transfers of step k; `env` the parameters.
+
+    flips: the schedule speaks of a rank's bits, so if it is the same at all ranks, then up to an exclusive or.
+    """
 
     schedule: Schedule
     env: dict[str, int]
     topology: Topology
     promise: Promise
     steps: tuple[tuple[FlatTransfer, ...], ...]
+    flips: bool = False
+
+    def onward(self, index: int, by: int, side: int) -> int:
+        """The index that is `by` further on, in the sense in which all ranks are alike."""
+        return index ^ by if self.flips else (index + by) % side
+
+    def back(self, index: int, by: int, side: int) -> int:
+        """The index that `by` further on is `index`."""
+        return index ^ by if self.flips else (index - by) % side
+
+    def further(self, own: Expr, by: int, side: int) -> Expr:
+        """`onward` as an expression; `own` is a rank's own index."""
+        if not by:
+            return own
+        return binary("^", own, by) if self.flips else binary("%", binary("+", own, by), side)
 
 
 def flatten(schedule: Schedule) -> FlatSchedule:
@@ -64,7 +82,16 @@ def flatten(schedule: Schedule) -> FlatSchedule:
     body = _inline(schedule.items, _Scope(names={}, bound=frozenset(env), on=None, promise=promise, env=env))
     _count(body, env, MAX_TRANSFERS)
     steps = tuple(_run(body, env, promise))
-    return FlatSchedule(schedule=schedule, env=env, topology=topology, promise=promise, steps=steps)
+    flips = schedule.compute is None and _flips(topology, steps)
+    return FlatSchedule(schedule=schedule, env=env, topology=topology, promise=promise, steps=steps, flips=flips)
+
+
+def _flips(topology: Topology, steps: tuple[tuple[FlatTransfer, ...], ...]) -> bool:
+    """Whether ranks are a power of two, and some send to a rank that differs in its bits."""
+    if topology.kind != "ring" or topology.ranks & (topology.ranks - 1) or topology.ranks == 1:
+        return False
+    statements = {transfer.statement for step in steps for transfer in step}
+    return any(flipping(e, "r") for statement in statements for e in statement.to.coordinates)
 
 
 # -- inlining: every statement in the outermost schedule's terms, made once -------------------------------------------

@@ -285,7 +285,7 @@ class _Formatter:
                 return self._scalar(node, lambda text: show(parse_expression(text, self.tables)))
 
     def _scalar(self, node: Scalar, normalise: Callable[[Text], str]) -> Scalar:
-        if plain(node) is None:
+        if plain(node) is None or isinstance(plain(node), bool):
             return node
         try:
             return _written(normalise(node.text), node.span)

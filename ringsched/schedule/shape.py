@@ -165,9 +165,12 @@ def _link_right(link: Table[object, object]) -> bool:
 
 
 def _topology_right(topology: object) -> bool:
-    if not isinstance(topology, dict) or len(topology) != 1:
+    if not isinstance(topology, dict) or not isinstance(topology.get("routed", True), bool):
         return False
-    kind, sides = next(iter(topology.items()))
+    words = [(kind, sides) for kind, sides in topology.items() if kind != "routed"]
+    if len(words) != 1:
+        return False
+    kind, sides = words[0]
     if kind in ("ring", "line"):
         return _written(sides)
     return kind in ("mesh", "torus") and _list_of(sides, 3)  # links too: let the models judge

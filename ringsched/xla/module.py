@@ -21,6 +21,7 @@ from ringsched.xla.steps import Steps
 from ringsched.xla.translate import Translator
 
 IMPORTS = """\
+import functools
 import itertools
 import math
 
@@ -43,7 +44,7 @@ def module_text(exchange: Exchange, *, name: str, heading: str, facts: list[tupl
     typed = exchange.flat.promise.kind == "all_reduce"
     imports = IMPORTS.format(more=TYPED if typed else "")
     lines = [*header(name, heading, facts, "x", imports), *module.constants()]
-    lines += ["", "", *module.public(), "", "", *module.shape.sharded()]
+    lines += ["", "", *module.public(), "", "", *module.sharded()]
     lines += ["", "", *module.inner(), "", "", *steps] if typed else ["", "", *steps]
     parts = ["template_sum.py", "template.py"] if typed else ["template.py"]
     return "\n\n".join([spaced(lines), *map(_fixed_part, parts)])
@@ -102,6 +103,22 @@ class _Module:
             lines.append("    Raises ValueError where the number of ranks does not divide the axis.")
         lines += ['    """', f'    axes = _axes("{self.name}", axis_name)', "    x = _vary(jnp.asarray(x), axes)"]
         return [*lines, *(f"    {line}" if line else "" for line in self._body())]
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself; one by one, its operations would be compiled one by one."""
+        return [
+            *self.shape.sharded_head(),
+            *self.shape.placed(),
+            "    axes = axis_name if isinstance(axis_name, str) else tuple(axis_name)",
+            "    return _mapped(mesh, axes, in_specs, out_specs, **options)(x)",
+            "",
+            "",
+            "@functools.cache",
+            "def _mapped(mesh, axis_name, in_specs, out_specs, **options):",
+            f"    apply = functools.partial({self.name}, axis_name=axis_name, **options)",
+            '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
+            "    return jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))",
+        ]
 
     @property
     def _place(self) -> str:

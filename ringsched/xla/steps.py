@@ -121,7 +121,7 @@ class _Writer:
         before: list[str] = []
         operand = self._place("held", shift.sent, "", before)
         yield from before
-        yield from call(f"{arrived} = lax.ppermute(", [operand, "axes", name], self.indent)
+        yield from call(f"{arrived} = _permute(", [operand, "axes", name], self.indent)
         self.stores += self._store(shift, arrived, name)
 
     def _store(self, shift: Shift, arrived: str, pairs: str) -> Iterator[str]:
@@ -225,9 +225,11 @@ class _Writer:
         if self.label:
             yield from comment(self.label, self.indent)
         yield f"{self.pad}routes{suffix} = ["
+        said: tuple[Transfer, ...] = ()
         for route in round_.routes:
-            for statement in route.statements:
+            for statement in route.statements if route.statements != said else ():
                 yield from comment(_statement(statement), self.indent + 4)
+            said = route.statements
             yield from self._route(route)
         yield f"{self.pad}]"
         yield f"{self.pad}{arrived}, place{suffix} = _carried(held, axes, routes{suffix})"

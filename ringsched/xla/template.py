@@ -42,6 +42,24 @@ def _coordinates(axes):
     return place
 
 
+def _permute(x, axes, pairs):
+    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours."""
+    mesh = jax.sharding.get_abstract_mesh()
+    ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
+
+    def device(rank):
+        place = {}
+        for axis in reversed(axes):
+            rank, place[axis] = divmod(rank, mesh.shape[axis])
+        number = 0
+        for axis in ordered:
+            number = number * mesh.shape[axis] + place[axis]
+        return number
+
+    pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
+    return lax.ppermute(x, ordered, pairs)
+
+
 def _only(pairs, axes, index):
     """The index at ranks that receive; at the others one beyond the end, to be dropped."""
     receivers = {receiver for _, receiver in pairs}
@@ -64,7 +82,7 @@ def _carried(held, axes, routes):
     # Beyond the end there is nothing to send, and what is stored there is dropped.
     chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
     pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return lax.ppermute(chunks, axes, pairs), jnp.array(received)[r]
+    return _permute(chunks, axes, pairs), jnp.array(received)[r]
 
 
 def _stored(held, place, arrived):

@@ -52,7 +52,7 @@ class Translator:
         """`expr` with every part that has no text of its own replaced by a table."""
         if not self._is_traced(expr):  # Python works it out
             kinds = _PYTHON
-        if not isinstance(expr, kinds) or (kinds is _TRACED and self.size(expr) >= INT32):
+        if not isinstance(expr, kinds) or (kinds is _TRACED and not self._fits(expr)):
             if not self._variables(expr):
                 return Int(value=integer(expr, self.env))
             return Var(name=self._table(expr, jnp=kinds is _TRACED))
@@ -68,6 +68,11 @@ class Translator:
                 return Extremum(name=expr.name, operands=tuple(self._known(e, kinds) for e in expr.operands))
             case _:
                 return expr
+
+    def _fits(self, expr: Expr) -> bool:
+        """Whether its value and those that it is computed from have 32 bits."""
+        operands = (expr.left, expr.right) if isinstance(expr, Binary) else ()
+        return all(self.size(e) < INT32 for e in (expr, *operands))
 
     def size(self, expr: Expr) -> int:
         """No value of the expression is larger in magnitude; -1 // 2 is -1, so quotients are no larger, either."""

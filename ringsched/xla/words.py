@@ -8,7 +8,7 @@ RESERVED = frozenset(
     {
         *keyword.kwlist,
         *("r", "x", "y", "z", "held", "chunks", "axes", "axis", "arrived", "pairs", "place", "routes", "turn"),
-        *("jax", "jnp", "lax", "math", "itertools", "partial", "NamedSharding", "P"),
+        *("jax", "jnp", "lax", "math", "itertools", "functools", "NamedSharding", "P"),
         *("SIDES", "RANKS", "CHUNKS", "PARTS", "END", "ROOT"),
         *("len", "list", "map", "max", "min", "range", "sorted", "sum", "tuple", "zip"),
     }
