@@ -6,8 +6,9 @@
           to: [x + 1, y]
           when: x_up_0[s * 64 + r] >= 0
 
-An entry is the number of a chunk, counted through the chunk space, or -1 where nothing is sent. A table holds as many
-steps as it may have entries. Where links have no directions, the neighbours of each rank are numbered, and tables too.
+An entry is the number of a chunk, counted through the chunk space (of a shard that goes as a whole: of the shard), or
+-1 where nothing is sent. A table holds as many steps as it may have entries. Where links have no directions, the
+neighbours of each rank are numbered, and tables say which they are.
 """
 
 from __future__ import annotations
@@ -16,13 +17,24 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ringsched.collectives import OWNED, Chunk
 from ringsched.expr import Binary, Compare, Expr, Int, Lookup, Var
 from ringsched.schedule.schedule import ChunkRef, Loop, Op, Range, Rank, Step, Transfer
 from ringsched.synth.plan import Move, Plan
 from ringsched.topology import Topology
 
 MOST_ENTRIES = 1000  # of a table, as the language has it
-_Slot = tuple[str, Op, int]  # a direction, what is done, and which of several chunks over one link in one step
+
+
+class _Slot(NamedTuple):
+    """A direction, what is done, with a whole shard or one part of it, and which of several over one link in a step."""
+
+    way: str
+    op: Op
+    whole: bool
+    again: int
+
+
 _R, _S = Var(name="r"), Var(name="s")
 
 
@@ -52,10 +64,10 @@ def tabled(plan: Plan) -> Tabled | None:
         for slot in slots:
             entries = tuple(row.get(slot, {}).get(rank, -1) for row in some for rank in ranks)
             if max(entries) >= 0:
-                name = f"{slot[0]}_{'sum' if slot[1] == 'reduce' else 'to'}{slot[2] or ''}_{block}"
+                name = f"{_name(slot)}_{block}"
                 tables[name] = entries
                 entry = Lookup(name=name, table=entries, index=_plus(_times(_S, topology.ranks), _R))
-                transfers.append(_transfer(plan, slot, entry, _target(topology, slot[0], peers)))
+                transfers.append(_transfer(plan, slot, entry, _target(topology, slot.way, peers)))
         range_ = Range(var="s", first=Int(value=0), last=Int(value=len(some) - 1))
         loops.append(Loop(range=range_, body=(Step(transfers=tuple(transfers)),)))
     return Tabled(tuple(tables.items()), tuple(loops))
@@ -72,14 +84,36 @@ def _peers(topology: Topology) -> dict[str, tuple[int, ...]]:
 
 def _row(plan: Plan, ways: dict[tuple[int, int], str], step: Sequence[Move]) -> dict[_Slot, dict[int, int]]:
     """Slot → sender → number of the chunk, for one step."""
-    found: dict[_Slot, dict[int, int]] = {}
+    owners = _owners(plan)
+    parts = math.prod(plan.dims[owners:])
+    shards: dict[Move, list[Chunk]] = {}  # a move of a shard, by its owners alone → what goes of it
     for move in step:
-        number = 0
-        for index, size in zip(move.chunk, plan.dims, strict=True):
-            number = number * size + index
-        copies = (found.setdefault((ways[move[:2]], move.op, again), {}) for again in range(len(step)))
-        next(copy for copy in copies if move.sender not in copy)[move.sender] = number
+        shards.setdefault(move._replace(chunk=move.chunk[:owners]), []).append(move.chunk)
+    found: dict[_Slot, dict[int, int]] = {}
+    for move, chunks in shards.items():
+        whole = len(chunks) == parts
+        way = ways[move.sender, move.receiver]
+        for chunk in [move.chunk] if whole else chunks:
+            slots = (_Slot(way, move.op, whole, again) for again in range(len(step)))
+            slot = next(slot for slot in slots if move.sender not in found.get(slot, {}))
+            found.setdefault(slot, {})[move.sender] = _number(chunk, plan.dims)
     return found
+
+
+def _owners(plan: Plan) -> int:
+    """How many dimensions name a shard; all of them where nobody owns one."""
+    return OWNED[plan.kind] or len(plan.dims)
+
+
+def _number(chunk: Chunk, dims: Sequence[int]) -> int:
+    number = 0
+    for index, size in zip(chunk, dims, strict=False):  # of a whole shard: without the parts
+        number = number * size + index
+    return number
+
+
+def _name(slot: _Slot) -> str:
+    return f"{slot.way}_{'sum' if slot.op == 'reduce' else 'to'}{'' if slot.whole else '_part'}{slot.again or ''}"
 
 
 def _way(topology: Topology, a: int, b: int) -> str:
@@ -106,12 +140,13 @@ def _target(topology: Topology, way: str, peers: dict[str, tuple[int, ...]]) -> 
 def _transfer(plan: Plan, slot: _Slot, entry: Lookup, to: Rank) -> Transfer:
     """Of the chunk with the number `entry`, where that is one."""
     index: list[Expr] = []
-    for position, size in enumerate(plan.dims):
-        inner = math.prod(plan.dims[position + 1 :])
+    dims = plan.dims[: _owners(plan)] if slot.whole else plan.dims
+    for position, size in enumerate(dims):
+        inner = math.prod(dims[position + 1 :])
         whole: Expr = entry if inner == 1 else Binary(op="//", left=entry, right=Int(value=inner))
         index.append(whole if position == 0 else Binary(op="%", left=whole, right=Int(value=size)))
     sends = Compare(first=entry, rest=((">=", Int(value=0)),))
-    return Transfer(chunk=ChunkRef(index=tuple(index)), to=to, op=slot[1], when=(sends,))
+    return Transfer(chunk=ChunkRef(index=tuple(index)), to=to, op=slot.op, when=(sends,))
 
 
 def _times(left: Expr, right: int) -> Expr:

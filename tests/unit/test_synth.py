@@ -74,6 +74,7 @@ def test_all_reduce_on_a_mesh_is_near_the_bound() -> None:
 def test_a_stream_of_parts_takes_as_many_steps_as_the_narrowest_cut_and_the_distance() -> None:
     found = synthesise(parse_topology("mesh:3x3"), "broadcast", root=4, parts=10)
     assert (found.steps, found.units) == (6, 9 * Fraction(6, 10))  # 10 / 2 parts, and one hop more
+    assert synthesise(parse_topology("mesh:2"), "broadcast").steps == 1  # no parts where they do no good
     short = synthesise(parse_topology("mesh:3x3"), "broadcast", root=4, parts=1)
     assert (short.steps, short.units) == (2, 18)
 
@@ -174,7 +175,9 @@ def test_two_chunks_over_a_link_in_a_step_have_two_tables() -> None:
     line = network("line:2")
     moves = tuple(Move(0, 1, (0, part)) for part in range(2))
     plan = Plan(network=line, kind="all_gather", dims=(2, 2), size=Fraction(1, 2), steps=(moves,), how="")
-    assert schedule_of(plan, pinned=0).tables == (("r_up_to_0", (0, -1)), ("r_up_to1_0", (1, -1)))
+    assert schedule_of(plan, pinned=0).tables == (("r_up_to_0", (0, -1)),)
+    other = replace(plan, steps=((moves[0], Move(0, 1, (1, 1))),))
+    assert schedule_of(other, pinned=0).tables == (("r_up_to_part_0", (0, -1)), ("r_up_to_part1_0", (3, -1)))
 
 
 def transfers(schedule_: Schedule) -> int:
