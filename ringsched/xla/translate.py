@@ -45,6 +45,10 @@ class Translator:
     def _variables(self, expr: Expr) -> frozenset[str]:
         return names(expr) & self.bounds.keys()
 
+    def table(self, expr: Expr) -> str:
+        """`number`, as a table where the expression has variables."""
+        return self._table(expr, jnp=False) if self._variables(expr) else self.number(expr)
+
     def _is_traced(self, expr: Expr) -> bool:
         return bool(self._variables(expr) - self.plain)
 

@@ -268,6 +268,7 @@ OTHERS = {
     "doubling": [{}],
     "look_up": [{}],
     "large_numbers": [{}],
+    "long_lines": [{}],
 }
 
 

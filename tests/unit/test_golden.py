@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 from ringsched.schedule.loader import shipped_names
 
 FOLDER = Path(__file__).parents[1] / "golden"
+
+
+MULTIPLYING = [name for name in shipped_names() if "matmul" in name or "mlp" in name]
 
 
 def _update() -> Any:
@@ -26,7 +29,7 @@ def _update() -> Any:
 
 
 update = _update()
-MODULES: dict[str, tuple[str, int]] = update.modules()
+MODULES: dict[str, tuple[str, int, str]] = update.modules()
 
 
 def ruff(*arguments: str) -> str:
@@ -87,6 +90,12 @@ def written(folder: Path) -> str:
         for ranks in (1, 2, 5, 24):
             text = compile_schedule(open_schedule(name, {"N": ranks}), debug=ranks == 24).source
             (folder / f"{name}_{ranks}.py").write_text(text, encoding="utf-8")
+            if name not in MULTIPLYING:
+                text = update.generate(name, ranks, "xla")
+                (folder / f"{name}_{ranks}_xla.py").write_text(text, encoding="utf-8")
+    for path in sorted((FOLDER.parent / "xla").glob("*.yaml")):
+        text = compile_portable(open_schedule(path)).source
+        (folder / f"{path.stem}_xla.py").write_text(text, encoding="utf-8")
     return str(folder)
 
 
