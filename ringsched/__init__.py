@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ringsched import threads
 
 if TYPE_CHECKING:
+    import jax
+
     from ringsched.auditing.audit import AuditReport
     from ringsched.collective import Collective
+    from ringsched.placement.report import MeshReport
 
 __version__ = "0.1.0"
 
@@ -43,6 +46,39 @@ def compile(
     from ringsched.collective import compile_collective
 
     return compile_collective(schedule, parameters, debug, overlap, backend)
+
+
+def make_mesh(
+    devices: Sequence[Any] | None,
+    topology: str,
+    *,
+    axis_names: str | Sequence[str] | None = None,
+    strict: bool = False,
+    ring: int | None = None,
+) -> jax.sharding.Mesh:
+    """A mesh in which neighbours of the topology are neighbours on the chips, as far as the chips allow it.
+
+    devices: of one slice, one for each rank; None: all there are. Without coordinates, as on a CPU, their order stays.
+    topology: "ring:8", "line:4", "mesh:2x4", "torus:4x4", "torus:4x4x8".
+    axis_names: default ("r",), or ("x", "y", "z") as far as needed.
+    strict: raise where a hop takes more than one link; else that is a PlacementWarning (RS906, RS907).
+    ring: 1 or 2, for the first or second of two rings of all devices that share no link.
+    Raises PlacementError (a ValueError).
+    """
+    from ringsched.placement.mesh import make_mesh
+
+    return make_mesh(devices, topology, axis_names, strict, ring)
+
+
+def check_mesh(mesh: jax.sharding.Mesh, topology: str, *, axis_names: str | Sequence[str] | None = None) -> MeshReport:
+    """How many links lie between neighbours of a topology on a mesh, and which hops share a link.
+
+    axis_names: the axes that the topology lies along, default all; along the others there are copies of it.
+    Raises PlacementError (a ValueError) where the axes are not as long as its sides.
+    """
+    from ringsched.placement.mesh import check_mesh
+
+    return check_mesh(mesh, topology, axis_names)
 
 
 def audit(

@@ -195,6 +195,90 @@ def audit(**arguments: Any) -> int:
     return audit_function(Request(**arguments))
 
 
+@cli.group(name="import")
+def import_group() -> None:
+    """Judge a schedule of another tool, and make it one of ringsched's."""
+
+
+@import_group.command(name="msccl")
+@click.argument("file", metavar="FILE.xml")
+@click.option("-o", "--output", metavar="MY.yaml", help="Write the schedule there; - is stdout.  [default: write none]")
+@_JSON
+def import_msccl(**arguments: Any) -> int:
+    """MSCCL XML, of any writer.
+
+    The file is judged in its own terms first: races, hangs with as many messages in flight as its protocol allows, and
+    what every rank holds at the end. What is right becomes a schedule.
+    """
+    from ringsched.commands.importing import import_msccl
+
+    return import_msccl(**arguments)
+
+
+@cli.group(name="export")
+def export_group() -> None:
+    """Write a schedule for another tool."""
+
+
+@export_group.command(name="msccl")
+@click.argument("file", metavar="FILE")
+@_SET
+@click.option("-o", "--output", metavar="OUT.xml", default="-", help="The file to write.  [default: stdout]")
+@click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), default="Simple", show_default=True)
+@click.option(
+    "--channels",
+    type=click.IntRange(1, 32),
+    default=8,
+    show_default=True,
+    help="For messages of a step that go one way.",
+)
+@_JSON
+def export_msccl(**arguments: Any) -> int:
+    """MSCCL XML. What is written is judged as `import msccl` does before it is."""
+    from ringsched.commands.exporting import export_msccl
+
+    return export_msccl(**arguments)
+
+
+@export_group.command(name="chakra")
+@click.argument("file", metavar="FILE")
+@_SET
+@click.option("-o", "--output", metavar="PREFIX", help="Writes PREFIX.RANK.et.  [default: the schedule's name]")
+@click.option(
+    "--bytes", "shard", type=click.IntRange(1), default=1 << 20, show_default=True, help="Of a rank's operand."
+)
+@click.option("--format", "form", type=click.Choice(["et", "json"]), default="et", show_default=True)
+@_JSON
+def export_chakra(**arguments: Any) -> int:
+    """A Chakra execution trace: for each rank its sends, receives and additions, for simulators."""
+    from ringsched.commands.exporting import export_chakra
+
+    return export_chakra(**arguments)
+
+
+@cli.command()
+@click.option("--collective", metavar="all_gather", required=True, help="all_gather, reduce_scatter, all_reduce, …")
+@click.option("--topology", metavar="mesh:4x4", required=True, help="ring:8, line:5, torus:4x4x4, links:0-1,1-2,2-0.")
+@click.option("-o", "--output", metavar="OUT", help="The schedule file to write.  [default: stdout]")
+@click.option("--root", type=click.IntRange(0), help="Of broadcast and reduce.  [default: 0]")
+@click.option("--parts", type=click.IntRange(1, 1000), help="That a unit is cut into.  [default: as many as do good]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the searches.")
+@_JSON
+def synth(**arguments: Any) -> int:
+    """Make a schedule for a topology, at the bound or as near as can be found.
+
+    \b
+    ringsched synth --collective all_gather --topology mesh:4x4 -o my.yaml
+    ringsched synth --collective all_reduce --topology links:0-1,1-2,2-0,2-3
+
+    links: may also name a file with a link (0-1) on each line; the name of a schedule file stands for its topology.
+    Every link carries data both ways.
+    """
+    from ringsched.commands.synth import Request, synth
+
+    return synth(Request(**arguments))
+
+
 @cli.command()
 @click.argument("code", required=False)
 def explain(code: str | None) -> int:

@@ -263,6 +263,52 @@ _code(
     "a file that uses its parts directly, one after the other",
 )
 
+_code(
+    "RS131",
+    "not XML",
+    "The file is not well-formed XML: a tag that is not closed, an attribute without quotes, something behind the end.",
+    "Reading on after such a place would mean to guess what was meant.",
+    '<step s="0" type="s">',
+    '<step s="0" type="s"/>',
+)
+
+_code(
+    "RS132",
+    "XML with a document type",
+    "The file declares a document type.",
+    "Its entities could make a short text as long as they like, or name other files. No writer of algorithms "
+    "needs them.",
+    '<!DOCTYPE algo [<!ENTITY a "…">]>',
+    "<algo …>",
+)
+
+_code(
+    "RS133",
+    "not an algorithm",
+    "An element or attribute is missing without which nothing can be said, or is there twice.",
+    "An algorithm says its collective, and for each rank its blocks, each with its steps, all numbered.",
+    '<gpu><tb id="0"/><tb id="0"/></gpu>',
+    '<gpu id="0"><tb id="0"/><tb id="1"/></gpu>',
+)
+
+_code(
+    "RS134",
+    "an attribute that cannot be read",
+    "An attribute has a value that is no integer where one is wanted, or a word that is not known.",
+    "A value that is guessed can turn a wrong algorithm into a right one.",
+    '<step s="0" type="sned" cnt="one"/>',
+    '<step s="0" type="s" cnt="1"/>',
+)
+
+_code(
+    "RS135",
+    "XML that is too large",
+    "An imported file has at most 64 MiB, 2,000,000 elements and 16 levels of nesting.",
+    "Real algorithms stay far below that, and what is above would not be read in any sensible time.",
+    "an algorithm for 4,096 ranks",
+    "the same for 64 ranks",
+)
+
 # -- RS2xx: names, expressions, topology -----------------------------------------------------------------------------
 
 _code(
@@ -366,7 +412,8 @@ _code(
 _code(
     "RS210",
     "a bad topology",
-    "A side of the topology is zero, negative or far too large, or a link joins a rank to itself.",
+    "A side of the topology is zero, negative or far too large; a side of a mesh or torus is 1; a link joins a rank to "
+    "itself or is there twice; the links leave ranks apart; or a twist does not fit the axes.",
     "There have to be ranks to run on, and no machine has more than a few thousand joined in one ring or torus.",
     "ringsched verify all_gather.yaml --set N=0",
     "ringsched verify all_gather.yaml --set N=8",
@@ -461,6 +508,37 @@ _code(
     "A wish that is passed over in silence would be taken for granted.",
     "chain:\n  - use: gathering.yaml  # has lowering: {memory: hbm}",
     "chain:\n  - use: gathering.yaml  # has lowering: {slots: 2}",
+)
+
+_code(
+    "RS220",
+    "steps that cannot be made",
+    "`synth:` makes the steps of an all-gather, a reduce-scatter or an all-to-all for a ring or torus, the same at "
+    "every rank. It needs chunks that are numbered by the coordinates of their owners, and at most one more dimension, "
+    "the parts of a shard.",
+    "On other links, or for other chunks, there is no such schedule; `ringsched synth` searches for one there.",
+    "topology: {mesh: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
+    "topology: {torus: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
+)
+
+_code(
+    "RS240",
+    "not a topology",
+    "`--topology` names no kind of topology, or sides or links of none: a side of 1, a link of a rank to itself, "
+    "or ranks that no links join to the others.",
+    "A schedule is made for links that are there, and ranks that cannot reach each other have none.",
+    "ringsched synth --collective all_gather --topology tours:4x1",
+    "ringsched synth --collective all_gather --topology torus:4x8",
+)
+
+_code(
+    "RS241",
+    "a schedule too large to be made",
+    "The schedule that is asked for has more transfers than a search copes with, or its file would be over 1 MiB.",
+    "A synthesised schedule is a list of single transfers, and for hundreds of ranks nobody can read or compile it. "
+    "Constructions in closed form, such as the shipped ones, have no such limit.",
+    "ringsched synth --collective all_to_all --topology mesh:16x16",
+    "ringsched synth --collective all_to_all --topology mesh:4x8",
 )
 
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
@@ -624,7 +702,8 @@ meet(left, right)
 _code(
     "RS407",
     "the cores of a device race",
-    "Two steps of a parallel dimension of the grid, on two cores of one device, access the same memory in HBM, and at "
+    "Two steps of a parallel dimension of the grid, on two cores of one device, access the same memory in HBM, "
+    "and at "
     "least one of them writes it.",
     "VMEM and semaphores are a core's own, HBM is not, and nothing orders two cores within a kernel. A block of a "
     "result that both store holds what the later one has left there.",
@@ -920,7 +999,8 @@ _code(
 _code(
     "RS613",
     "nothing to compare with",
-    "The file named by `--compare` is no schedule, no kernel module that ringsched wrote and no report of `--json`, or "
+    "The file named by `--compare` is no schedule, no kernel module that ringsched wrote and no report of "
+    "`--json`, or "
     "its kernel does not take the operands.",
     "Both kernels are compiled with the operands of the first, or else the figures would not be those of one task. "
     "A saved report has operands of its own, which the table shows.",
@@ -988,6 +1068,25 @@ _code(
 )
 
 _code(
+    "RS704",
+    "a collective without a known promise",
+    "The file names a collective of which it is not known what every rank is to hold at the end.",
+    "It ends, nothing races, and no message is left over, but what it computes cannot be called right.",
+    'coll="custom"',
+    'coll="allreduce"',
+)
+
+_code(
+    "RS705",
+    "no schedule can say it",
+    "An imported algorithm is right, but a rank has to hold two values of one chunk at once, such as its own "
+    "term and a partial sum that it only passes on.",
+    "In a schedule a rank holds one value of each chunk: what arrives replaces it, or is added to it.",
+    "rank 1 passes on the sum of ranks 2 and 3, and keeps its own term for later",
+    "rank 1 adds its own term, and passes on the sum of ranks 1, 2 and 3",
+)
+
+_code(
     "RS801",
     "a wrong value",
     "The function returns something else than was expected, on every interleaving.",
@@ -1006,6 +1105,130 @@ _code(
 acc[...] = jnp.zeros_like(acc)
 acc[...] += x_ref[...]
 """,
+)
+
+_code(
+    "RS810",
+    "a peer that cannot be",
+    "A block of an imported algorithm sends to or receives from a rank that there is not, or that is its own, "
+    "or it has a step that sends or receives without a peer.",
+    "The messages of that step have nowhere to go, or to come from.",
+    '<gpu id="0"><tb id="0" send="0" recv="-1" chan="0">',
+    '<gpu id="0"><tb id="0" send="1" recv="-1" chan="0">',
+)
+
+_code(
+    "RS811",
+    "two blocks on one connection",
+    "Two blocks of a rank send, or receive, on the same connection: the same peer and channel.",
+    "Messages match in the order in which they are sent. Blocks run at once, so nobody knows which message is which.",
+    '<tb id="0" send="1" chan="0"/> <tb id="1" send="1" chan="0"/>',
+    '<tb id="0" send="1" chan="0"/> <tb id="1" send="1" chan="1"/>',
+)
+
+_code(
+    "RS812",
+    "waiting for a step that there is not",
+    "`depid` and `deps` of a step name a block or a step that its rank does not have.",
+    "Whatever was to come before it can come at any time.",
+    'depid="7" deps="0"      # of a rank with blocks 0 … 3',
+    'depid="3" deps="0"',
+)
+
+_code(
+    "RS813",
+    "waiting for a step that gives no signal",
+    'A step waits for one that has hasdep="0", as have all that come after it in its block.',
+    'A block says how far it has come only at steps with hasdep="1"; the waiting one waits for ever.',
+    '<step s="0" type="r" … hasdep="0"/>      # and another waits for it',
+    '<step s="0" type="r" … hasdep="1"/>',
+)
+
+_code(
+    "RS814",
+    "outside of a buffer",
+    "A step reads or writes chunks that its buffer does not have.",
+    "That is other memory: what is read means nothing, what is written destroys something else.",
+    'srcbuf="i" srcoff="4"      # i_chunks="4"',
+    'srcbuf="i" srcoff="3"',
+)
+
+_code(
+    "RS815",
+    "a message without its other end",
+    "On a connection more messages are sent than received, or more received than sent.",
+    "A receive without a send waits for ever; a send without a receive is taken for the first message of the "
+    "next call.",
+    "rank 0: s, s       rank 1: r",
+    "rank 0: s, s       rank 1: r, r",
+)
+
+_code(
+    "RS816",
+    "counts that do not match",
+    "A message has another number of chunks than the step that receives it.",
+    "Messages match in order, so the receiver waits for what does not come, or leaves something for the next message.",
+    's cnt="2"       r cnt="1"',
+    's cnt="2"       r cnt="2"',
+)
+
+_code(
+    "RS817",
+    "a race between blocks",
+    "Two steps of a rank access the same chunk, at least one of them writes, and nothing puts them in order: "
+    "neither their place in a block, nor dependences, nor messages.",
+    "Blocks run at once. In some runs the one comes first, in some the other, and the result changes with it. "
+    "That a connection has no room may put them in order, but only with one protocol.",
+    '<tb id="0"><step s="0" type="r" dstbuf="o" dstoff="0" …/></tb>\n<tb id="1"><step s="0" type="s" srcbuf="o" '
+    'srcoff="0" …/></tb>',
+    '<tb id="0"><step s="0" type="r" dstbuf="o" dstoff="0" hasdep="1" …/></tb>\n<tb id="1"><step s="0" type="s" '
+    'srcbuf="o" srcoff="0" depid="0" deps="0" …/></tb>',
+)
+
+_code(
+    "RS818",
+    "an imported algorithm hangs",
+    "Steps wait for each other in a circle: for a message, for room on a connection, or for a step of another block.",
+    "A connection holds 2 messages (Simple) or 8 (LL, LL128); a step that sends one more waits until one was "
+    "received. One run decides: blocks cannot do otherwise in another one.",
+    "both ranks: s, s, s, r, r, r",
+    "both ranks: s, r, s, r, s, r",
+)
+
+_code(
+    "RS819",
+    "not what the collective promises",
+    "At the end a chunk of the output is something else than the collective promises, in every run.",
+    "Terms are missing or counted twice, or it is another chunk, or what its memory held before.",
+    'type="r"      # replaces',
+    'type="rrc"      # adds',
+)
+
+_code(
+    "RS820",
+    "sizes that do not fit",
+    "The number of chunks cannot be shared out to the ranks, or is too large.",
+    "nchunksperloop counts the chunks of the whole collective. Where ranks have shares, each has equally many of them.",
+    'coll="allgather" ngpus="4" nchunksperloop="6"',
+    'coll="allgather" ngpus="4" nchunksperloop="8"',
+)
+
+_code(
+    "RS821",
+    "a reduction that loses its operand",
+    "A reduction that arrives replaces input that nothing has read: its source is another chunk than its destination.",
+    "The local operand of `rrc` is the source. A sum into the destination was most likely meant, and its term is lost.",
+    'type="rrc" srcbuf="i" srcoff="0" dstbuf="i" dstoff="1"',
+    'type="rrc" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1"',
+)
+
+_code(
+    "RS831",
+    "not for this format",
+    "The schedule has something that the other tool has no words for: products, or a permutation.",
+    "What would be written without it would be another schedule.",
+    "ringsched export msccl all_gather_matmul",
+    "ringsched export msccl all_gather",
 )
 
 _code(
@@ -1049,6 +1272,63 @@ exchange: collective_id=0
 shift: collective_id=0
 exchange: collective_id=1
 """,
+)
+
+_code(
+    "RS911",
+    "more than the runtime takes",
+    "An imported algorithm is over a limit of the runtime that it is written for.",
+    "It is right all the same, and can be imported. That runtime will not load it.",
+    "a block of 80 steps",
+    "two blocks of 40 steps",
+)
+
+_code(
+    "RS912",
+    "the two ends name different slots",
+    "A send names another slot of the receiver than the step that receives the message.",
+    "The receiving step decides. Often it shows that messages match in another order than was meant.",
+    's dstbuf="o" dstoff="1"       r dstbuf="o" dstoff="2"',
+    's dstbuf="o" dstoff="2"       r dstbuf="o" dstoff="2"',
+)
+
+_code(
+    "RS913",
+    "something left out or filled in",
+    "The file has elements that mean nothing here, steps out of order, or no protocol that is known.",
+    "What was assumed in their place is said, so that it can be checked.",
+    '<algo proto="Fast" …>',
+    '<algo proto="Simple" …>',
+)
+
+_code(
+    "RS914",
+    "an input that is overwritten",
+    "The algorithm is out of place, and writes into its input.",
+    "Who calls a collective out of place expects the operand to stay as it is.",
+    'inplace="0"      # and a step with dstbuf="i"',
+    'inplace="1"',
+)
+
+_code(
+    "RS906",
+    "a hop over several links",
+    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
+    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
+    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
+    "through an odd number of chips in rows and columns.",
+    'jax.make_mesh((4,), ("r",))',
+    'rs.make_mesh(jax.devices(), "ring:4")',
+)
+
+_code(
+    "RS907",
+    "hops that share a link",
+    "The data of several hops of the topology goes over one link between chips, in the same direction.",
+    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
+    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
+    'jax.make_mesh((2, 4), ("x", "y"))',
+    'rs.make_mesh(jax.devices(), "torus:2x4")',
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

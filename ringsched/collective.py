@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,11 @@ from typing import Any
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
 from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
+from ringsched.placement.mesh import report_on, tell
+from ringsched.placement.report import MeshReport
 from ringsched.schedule.loader import set_parameters, sources
 from ringsched.schedule.schedule import Chain, Schedule
+from ringsched.topology import topology_of
 
 
 class ScheduleError(ValueError):
@@ -75,7 +79,19 @@ class Collective:
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         sizes = self._sizes(tuple(mesh.shape[name] for name in names))
         function = self._function(sizes, f"{self.schedule.name}_sharded")
+        tell(self.check(mesh, names))
         return lambda *operands: function(*operands, mesh=mesh, axis_name=axis_name, **options)
+
+    def check(self, mesh: Any, axis_name: str | Sequence[str]) -> MeshReport:
+        """What the schedule's topology costs on the chips of these mesh axes. Raises ScheduleError (RS210)."""
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        sizes = self._sizes(tuple(mesh.shape[name] for name in names))
+        try:
+            schedule = set_parameters(self.schedule, {**self.fixed, **sizes})
+            topology = topology_of(schedule, {p.name: p.value for p in schedule.parameters})
+        except DiagnosticError as error:
+            raise ScheduleError(error) from None
+        return report_on(mesh, topology, names)
 
     def source(self, **parameters: int) -> str:
         """The text of the kernel module at these parameters."""
@@ -96,11 +112,24 @@ class Collective:
                 total *= size
             found = (total,)
         sizes = {}
+        if len(sides) not in (0, len(found)) and not self._fits(found):
+            kind, have = self.schedule.topology.kind, " × ".join(map(str, found))
+            axes = f"{len(found)} mesh ax{'e' if len(found) > 1 else 'i'}s of {have}"
+            raise ValueError(
+                f"{self.schedule.name} is for a {kind} of {len(sides)} axes: axis_name names {axes}, and has to name "
+                "one for each side"
+            )
         if len(sides) == len(found):
             for side, size in zip(sides, found, strict=True):
                 if isinstance(side, Var) and side.name not in self.fixed:
                     sizes[side.name] = size
         return sizes
+
+    def _fits(self, found: tuple[int, ...]) -> bool:
+        """Whether there are as many ranks as the given parameters and the defaults make."""
+        schedule = set_parameters(self.schedule, self.fixed)
+        topology = topology_of(schedule, {p.name: p.value for p in schedule.parameters})
+        return topology.ranks == math.prod(found)
 
     def _function(self, sizes: dict[str, int], name: str) -> Callable[..., Any]:
         key = tuple(sorted(sizes.items()))

@@ -9,19 +9,23 @@ fixed part  the text of `template.py` after its marker, the same in all modules
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import header, listed, spaced
+from ringsched.codegen.lines import WIDTH, call, header, listed, spaced
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
+from ringsched.expr import Expr, lookups, show
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
+from ringsched.program.tables import tables_of
 from ringsched.schedule.schedule import Chain, Multiply
 
 IMPORTS = """\
@@ -145,11 +149,27 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     yield f"{name} = {{"
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'
-    yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
+    yield from call('"scratch": [', [_grid(b.shape) for b in scratch], 4, "],")
+    yield from _tables(program)
     yield from _synchronisation(program)
     memory = f'"{kernel.memory}"' if kernel.memory else None
     yield f'    "memory": {memory},'
     yield "}"
+
+
+def _tables(program: Program) -> Iterator[str]:
+    """The constants that the kernel looks up, each table with its name."""
+    tables = tables_of(program)
+    if not tables:
+        return
+    yield '    "tables": ['
+    for table, name in tables.items():
+        yield f"        # {name}"
+        # Two lines never fit one, at 88 columns or 120, so that a formatter leaves them alone.
+        rows = textwrap.wrap(" ".join(map(str, table)), WIDTH - 12)
+        yield from (f'        "{row} "' for row in rows[:-1])
+        yield f'        "{rows[-1]}",'
+    yield "    ],"
 
 
 def _synchronisation(program: Program) -> Iterator[str]:
@@ -169,19 +189,25 @@ def _grid(shape: tuple[int, ...]) -> str:
 
 def barrier_pattern(program: Program) -> str:
     """Who signals whom at the start, as text: kernels with the same pattern may share a barrier semaphore."""
-    return "; ".join(_patterns(program.body, ""))
+    return "; ".join(_patterns(program.body, ()))
 
 
-def _patterns(body: tuple[Instruction, ...], where: str) -> Iterator[str]:
-    from ringsched.expr import show
-
+def _patterns(body: tuple[Instruction, ...], conditions: tuple[Expr, ...]) -> Iterator[str]:
+    where = " if " + " and ".join(map(show, conditions)) if conditions else ""
     for i in body:
         match i:
             case When():
-                yield from _patterns(i.body, where + " if " + " and ".join(show(c) for c in i.conditions))
+                yield from _patterns(i.body, (*conditions, *i.conditions))
             case Signal() if i.semaphore.semaphore == BARRIER:
-                yield f"tell {peer_text(i.peer)}{where}"
+                yield f"tell {peer_text(i.peer)}{where}{_entries((*i.peer, *conditions))}"
             case Wait() if i.semaphore.semaphore == BARRIER:
-                yield f"await {i.amount}{where}"
+                yield f"await {i.amount}{where}{_entries(conditions)}"
             case _:
                 pass
+
+
+def _entries(exprs: tuple[Expr, ...]) -> str:
+    """What stands in the tables that these look up: a name alone would not tell."""
+    tables = {lookup.name: lookup.table for expr in exprs for lookup in lookups(expr)}
+    said = (f"{name} is {hashlib.sha256(repr(table).encode()).hexdigest()[:12]}" for name, table in tables.items())
+    return "".join(f", {text}" for text in said)

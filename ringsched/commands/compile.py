@@ -281,6 +281,7 @@ def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ..
         source=compiled.source,
         function=compiled.proven.schedule.name,
         sides=compiled.proven.topology.sides,
+        topology=compiled.proven.topology,
         operands=operands,
         target=target,
         cores=None if cores is None else int(cores),

@@ -27,7 +27,7 @@ from ringsched.diagnostics import (
 Verdict = Literal["right", "wrong", "undecided"]
 
 # These are about the command rather than the schedule: a parameter, a target or an output that cannot be used.
-_ABOUT_THE_COMMAND = {"RS213", "RS218", "RS601", "RS602", "RS603", "RS611", "RS613"}
+_ABOUT_THE_COMMAND = {"RS213", "RS218", "RS240", "RS241", "RS601", "RS602", "RS603", "RS611", "RS613", "RS831"}
 _OPEN = {"RS605"}  # a deadline decides nothing
 _NOTES = {"RS610"}  # said, and no failure
 
@@ -116,7 +116,7 @@ def print_json(entry: Mapping[str, object]) -> None:
     click.echo(json.dumps(entry, ensure_ascii=False, allow_nan=False))
 
 
-def write_file(path: Path, text: str, *, sources: Sequence[Path] = ()) -> None:
+def write_file(path: Path, text: str | bytes, *, sources: Sequence[Path] = ()) -> None:
     """Writes `text` to `path` as a whole or not at all, never over one of `sources`. Raises RS611."""
     try:
         if any(path.exists() and source.exists() and path.samefile(source) for source in sources):
@@ -124,7 +124,7 @@ def write_file(path: Path, text: str, *, sources: Sequence[Path] = ()) -> None:
         if path.is_dir():
             raise cannot_write(path, "it is a directory", f"-o {path / 'kernel.py'}")
         if path.exists() and not path.is_file():  # a device or a pipe has no older text to keep
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(_encoded(text))
             return
         _replace(path.resolve(), text)
     except (OSError, ValueError) as error:
@@ -132,7 +132,11 @@ def write_file(path: Path, text: str, *, sources: Sequence[Path] = ()) -> None:
         raise cannot_write(path, reason, "choose a file in a directory that exists and may be written") from None
 
 
-def _replace(path: Path, text: str) -> None:
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8")
+
+
+def _replace(path: Path, text: str | bytes) -> None:
     if path.exists():
         if not os.access(path, os.W_OK):
             raise PermissionError(13, "Permission denied")
@@ -143,8 +147,8 @@ def _replace(path: Path, text: str) -> None:
         mode = 0o666 & ~umask
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
     try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with open(handle, "wb") as stream:
+            stream.write(_encoded(text))
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:

@@ -78,7 +78,11 @@ def shift_of(
         everyone = all(len(turn.routes) == topology.ranks for turn in turns)
         if all(isinstance(part, Slice) for part in sent) and not everyone:
             return None
-        place = {"r": flat_rank(topology.coordinates, topology.sides)} if "r" not in topology.coordinates else {}
+        place = (
+            {"r": flat_rank([Var(name=c) for c in topology.coordinates], topology.sides)}
+            if "r" not in topology.coordinates
+            else {}
+        )
         to = tuple(substitute(e, place) for e in to)
         if len(to) != len(topology.sides):
             to = unflattened(to[0], topology.sides)
@@ -145,7 +149,7 @@ def _both(topology: Topology, place: tuple[Expr, ...]) -> Iterator[Names]:
             c: binary("%", e, side) if wraps and not isinstance(e, Var) else e for c, e, side in sides
         }
         if "r" not in found:
-            found["r"] = substitute(flat_rank(topology.coordinates, topology.sides), found)
+            found["r"] = substitute(flat_rank([Var(name=c) for c in topology.coordinates], topology.sides), found)
         yield found
 
 

@@ -1,23 +1,35 @@
 """Writes the generated modules of this folder anew: python tests/golden/update.py
 
-Every shipped schedule at N = 4, and one with rolled loops at N = 16; some with the portable back end. `tests/unit/test_golden.py` compares them.
+Every shipped schedule at 4 ranks (8 on a torus of three sides), one with rolled loops at 16, and one with tables at 64;
+some with the portable back end.
+`tests/unit/test_golden.py` compares them.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
-from ringsched.schedule.loader import shipped_names
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from shipped import PARAMETERS, settings  # noqa: E402
 
 FOLDER = Path(__file__).parent
-ROLLED = ("all_reduce", 16)
-PORTABLE = (("all_gather_bidirectional", 5), ("all_reduce", 16), ("all_to_all", 4), ("broadcast", 4), ("exchange", 5))
+ROLLED = (("all_reduce", 16), ("all_gather_torus", 64))
+PORTABLE = (
+    ("all_gather_bidirectional", 5),
+    ("all_gather_torus", 64),
+    ("all_reduce", 16),
+    ("all_to_all", 4),
+    ("broadcast", 4),
+    ("exchange", 5),
+)
 
 
 def modules() -> dict[str, tuple[str, int, str]]:
     """File name → schedule, number of ranks, back end."""
-    cases = [(name, 4) for name in shipped_names()] + [ROLLED]
+    cases = [(name, 4 if settings(name, 4) else 8) for name in PARAMETERS] + [*ROLLED]
     found = {f"{name}_{ranks}.py": (name, ranks, "pallas") for name, ranks in cases}
     return found | {f"{name}_{ranks}_xla.py": (name, ranks, "xla") for name, ranks in PORTABLE}
 
@@ -25,8 +37,8 @@ def modules() -> dict[str, tuple[str, int, str]]:
 def generate(name: str, ranks: int, backend: str = "pallas") -> str:
     """The text of a module."""
     if backend == "xla":
-        return compile_portable(open_schedule(name, {"N": ranks})).source
-    return compile_schedule(open_schedule(name, {"N": ranks})).source
+        return compile_portable(open_schedule(name, settings(name, ranks))).source
+    return compile_schedule(open_schedule(name, settings(name, ranks))).source
 
 
 def main() -> None:

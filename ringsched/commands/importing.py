@@ -1,0 +1,148 @@
+"""`ringsched import`: the verdict on another tool's file, and the schedule that it becomes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, write_file
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError
+from ringsched.importers.algorithm import ROOTED
+from ringsched.importers.convert import convert
+from ringsched.importers.judge import Judgement, judge
+from ringsched.importers.reader import read_algorithm
+from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.vocabulary import name_fault
+
+_STATUS = {"right": EXIT_RIGHT, "wrong": EXIT_WRONG, "undecided": EXIT_UNDECIDED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """`schedule`: None where it is not right, or no schedule can say it (`unsaid`)."""
+
+    judgement: Judgement
+    schedule: Schedule | None
+    unsaid: tuple[Diagnostic, ...]
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        return (*self.judgement.findings, *self.unsaid, *self.judgement.advice)
+
+
+def import_msccl(file: str, output: str | None, as_json: bool) -> int:
+    """Returns the exit code. Raises RS611."""
+    start = time.perf_counter()
+    try:
+        judgement = judge(read_algorithm(file))
+    except DiagnosticError as error:
+        return _unreadable(file, error, as_json)
+    imported = _converted(judgement, output)
+    seconds = time.perf_counter() - start
+    written = None
+    if imported.schedule is not None and output is not None:
+        from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
+
+        text = print_schedule(imported.schedule)
+        if output == "-":
+            click.echo(text, nl=False, err=as_json)
+        else:
+            write_file(Path(output), text, sources=[Path(file)])
+            written = output
+    if as_json:
+        print_json(_entry(file, imported, written, seconds))
+    else:
+        if imported.diagnostics:
+            show(imported.diagnostics)
+        click.echo(_sentence(file, imported, seconds), err=output == "-")
+        if written is not None and imported.schedule is not None:
+            say(f"wrote {written}, {len(imported.schedule.items)} steps")
+    if output is not None and imported.unsaid:
+        return EXIT_UNDECIDED
+    return _STATUS[judgement.verdict]
+
+
+def _unreadable(file: str, error: DiagnosticError, as_json: bool) -> int:
+    if as_json:
+        found = [d.to_json() for d in error.diagnostics]
+        verdict = verdict_of(error.diagnostics)
+        print_json({"file": file, "verdict": verdict, "least_depth": None, "diagnostics": found, "schedule": None})
+    else:
+        show(error.diagnostics)
+        click.echo(f"{file}: not judged")
+    return exit_status(error.diagnostics)
+
+
+def _converted(judgement: Judgement, output: str | None) -> Imported:
+    if judgement.verdict != "right":
+        return Imported(judgement=judgement, schedule=None, unsaid=())
+    algorithm = judgement.algorithm
+    description = f"Imported from an MSCCL {algorithm.collective} of {algorithm.ranks} ranks"
+    description += f", {algorithm.name}." if algorithm.name.isprintable() and algorithm.name else "."
+    try:
+        schedule = convert(judgement, _name(judgement, output), description)
+    except DiagnosticError as error:
+        return Imported(judgement=judgement, schedule=None, unsaid=error.diagnostics)
+    return Imported(judgement=judgement, schedule=schedule, unsaid=())
+
+
+def _name(judgement: Judgement, output: str | None) -> str:
+    """What the schedule is called: as the file that is written, or as the algorithm, or as the file that is read."""
+    given = [] if output in (None, "-") else [Path(str(output)).stem]
+    for text in (*given, judgement.algorithm.name, Path(judgement.algorithm.path).stem):
+        name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:60]
+        if name_fault(name) is None:
+            return name
+    return "imported"
+
+
+def _entry(file: str, imported: Imported, written: str | None, seconds: float) -> dict[str, object]:
+    """The keys that `--json` promises."""
+    judgement = imported.judgement
+    algorithm = judgement.algorithm
+    return {
+        "file": file,
+        "collective": algorithm.kind or algorithm.collective,
+        "ranks": algorithm.ranks,
+        "root": _root(judgement),
+        "protocol": algorithm.protocol,
+        "depth": algorithm.depth,
+        "verdict": judgement.verdict,
+        "least_depth": judgement.least_depth,
+        "diagnostics": [diagnostic.to_json() for diagnostic in imported.diagnostics],
+        "steps": len(imported.schedule.items) if imported.schedule is not None else None,
+        "schedule": written,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _root(judgement: Judgement) -> int | None:
+    layout = judgement.layout
+    return layout.root if layout is not None and layout.algorithm.kind in ROOTED else None
+
+
+def _sentence(file: str, imported: Imported, seconds: float) -> str:
+    """The line for people."""
+    judgement = imported.judgement
+    algorithm, least = judgement.algorithm, judgement.least_depth
+    root = _root(judgement)
+    what = f"{algorithm.collective} of {algorithm.ranks} ranks"
+    what += f" with root {root}" if root is not None else ""
+    what += ", in place" if algorithm.in_place else ""
+    if least is None:
+        runs = "runs with no number of messages in flight"
+    elif least == 1:
+        runs = "runs with any number of messages in flight"
+    else:
+        runs = (
+            f"runs with {least} or more messages in flight on a connection, {algorithm.protocol} has {algorithm.depth}"
+        )
+    errors = len(judgement.findings)
+    count = f"{errors} {'error' if errors == 1 else 'errors'}, " if judgement.verdict == "wrong" else ""
+    if judgement.verdict == "right":
+        runs += "; no race, and every rank ends with what is promised"
+    return f"{file}: {judgement.verdict} ({count}{what}; {runs}) in {seconds:.2f} s"

@@ -1,0 +1,109 @@
+"""The verdict on an algorithm, in its own terms.
+
+Right: it ends with as many messages in flight as its protocol allows, nothing races, and every rank holds what the
+collective promises. Undecided: it is not known what its collective promises, and nothing else is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
+from ringsched.importers.algorithm import Algorithm
+from ringsched.importers.layout import Layout, layouts
+from ringsched.importers.limits import other_slots, overwritten_input, runtime_limits
+from ringsched.importers.network import Event, Network, join
+from ringsched.importers.results import Outcome, broken, lost_operands, outcome, wrong
+from ringsched.importers.running import hang, least_depth, run
+from ringsched.importers.values import Held
+
+Verdict = Literal["right", "wrong", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """`least_depth`: messages in flight on a connection at which it ends, None: at none, or it cannot be joined up.
+
+    `layout`, `held`: of an algorithm that is right, else they may be None.
+    """
+
+    algorithm: Algorithm
+    verdict: Verdict
+    least_depth: int | None
+    findings: tuple[Diagnostic, ...]
+    advice: tuple[Diagnostic, ...]
+    layout: Layout | None = None
+    held: Held | None = None
+
+
+def judge(algorithm: Algorithm) -> Judgement:
+    """Nothing is raised: what is wrong is in `findings`."""
+    advice = (*algorithm.advice, *runtime_limits(algorithm), *overwritten_input(algorithm))
+    network, faults = join(algorithm)
+    choices: tuple[Layout, ...] = ()
+    try:
+        choices = layouts(algorithm)
+    except DiagnosticError as error:
+        faults = (*error.diagnostics, *faults)
+    if network is None or not choices:
+        return Judgement(algorithm=algorithm, verdict="wrong", least_depth=None, findings=faults, advice=advice)
+    enough = least_depth(network)
+    found: list[Diagnostic] = []
+    if enough is None or enough > algorithm.depth:
+        found.append(hang(network, None if enough is None else algorithm.depth, enough))
+    if enough is None:
+        return Judgement(algorithm=algorithm, verdict="wrong", least_depth=None, findings=tuple(found), advice=advice)
+    chosen = _best(network, choices, run(network).order)
+    found.extend(chosen.findings)
+    if chosen.held is not None:
+        found.extend(_results(network, chosen.layout, chosen.held))
+        advice = (*advice, *other_slots(network, chosen.layout))
+    return Judgement(
+        algorithm=algorithm,
+        verdict=_verdict(found),
+        least_depth=enough,
+        findings=tuple(found),
+        advice=advice,
+        layout=chosen.layout,
+        held=chosen.held,
+    )
+
+
+def _verdict(found: list[Diagnostic]) -> Verdict:
+    if not found:
+        return "right"
+    return "undecided" if all(f.code.startswith("RS7") for f in found) else "wrong"
+
+
+def _best(network: Network, choices: tuple[Layout, ...], order: tuple[Event, ...]) -> Outcome:
+    """Of the roots that it may be meant for, the one with the least to say against it."""
+    outcomes: list[Outcome] = []
+    for layout in choices:
+        if outcomes and layout.algorithm.kind in ("broadcast", "reduce"):  # the root changes nothing but the promise
+            known = outcomes[0]
+            outcomes.append(Outcome(layout=layout, findings=known.findings, held=known.held))
+        else:
+            outcomes.append(outcome(network, layout, order))
+
+    def faults(one: Outcome) -> tuple[int, int]:
+        return len(one.findings), len(broken(one.layout, one.held)) if one.held is not None else 0
+
+    return min(outcomes, key=faults) if len(outcomes) > 1 else outcomes[0]
+
+
+def _results(network: Network, layout: Layout, held: Held) -> tuple[Diagnostic, ...]:
+    if layout.algorithm.kind is None:
+        return lost_operands(network, layout, held) or (_unknown(layout.algorithm),)
+    promises = broken(layout, held)
+    return (wrong(network, layout, held, promises),) if promises else ()
+
+
+def _unknown(algorithm: Algorithm) -> Diagnostic:
+    return Diagnostic(
+        code="RS704",
+        message=f"it is not known what {algorithm.collective!r} promises",
+        primary=Label(span=algorithm.span, text="what it computes was not compared with anything"),
+        notes=("it ends, nothing races, and no message is left over",),
+        help="known are allgather, reduce_scatter, allreduce, alltoall, broadcast, reduce, gather and scatter",
+    )

@@ -1,0 +1,270 @@
+"""Executes an MSCCL algorithm with numbers, block after block in an order of the caller's choice.
+
+Written without regard to how ringsched judges, from what the format means: its own reader, its own memory. A run ends
+in None where all went well, or in a word for what went wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ElementTree
+from collections import deque
+from collections.abc import Callable, Iterator
+
+Choice = Callable[[list[int]], int]  # from the blocks that can run, the one that does
+
+SEND, RECEIVE = {"s", "rcs", "rrs", "rrcs"}, {"r", "rcs", "rrc", "rrs", "rrcs"}
+LOCAL, WRITE = {"s", "rrc", "rrs", "rrcs", "cpy", "re"}, {"r", "rcs", "rrc", "rrcs", "cpy", "re"}
+
+
+class Fault(Exception):
+    """Something that no order of turns avoids, or that this one ran into."""
+
+
+class _Step:
+    """Its attributes as numbers."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.kind, self.number, self.count = given["type"], int(given["s"]), int(given["cnt"])
+        self.source, self.target = (given["srcbuf"], int(given["srcoff"])), (given["dstbuf"], int(given["dstoff"]))
+        self.block, self.step, self.flagged = int(given["depid"]), int(given["deps"]), given["hasdep"] == "1"
+        self.moves = self.count > 0 and self.kind != "nop"
+        self.sends, self.receives = self.moves and self.kind in SEND, self.moves and self.kind in RECEIVE
+
+
+class Algorithm:
+    """`blocks`: (rank, attributes, steps); `memory` at the start, and `wanted` at the end, of one random operand."""
+
+    def __init__(self, text: str, seed: int = 0, root: int = 0) -> None:
+        tree = ElementTree.fromstring(text)
+        self.coll = tree.get("coll", "").lower().replace("_", "")
+        self.ranks, self.total = int(tree.get("ngpus", 0)), int(tree.get("nchunksperloop", 0))
+        self.in_place = tree.get("inplace") == "1"
+        self.depth = 2 if tree.get("proto", "Simple") == "Simple" else 8
+        self.root = root
+        self.sizes: dict[tuple[int, str], int] = {}
+        self.blocks: list[tuple[int, dict[str, str], list[dict[str, str]]]] = []
+        for gpu in tree.iter("gpu"):
+            rank = int(gpu.get("id", 0))
+            for buffer in "ios":
+                self.sizes[rank, buffer] = int(gpu.get(f"{buffer}_chunks", 0))
+            for tb in gpu.iter("tb"):
+                steps = sorted((dict(s.attrib) for s in tb.iter("step")), key=lambda s: int(s["s"]))
+                self.blocks.append((rank, dict(tb.attrib), steps))
+        for rank, tb, _ in self.blocks:
+            for peer in (int(tb["send"]), int(tb["recv"])):
+                if peer == rank or not -1 <= peer < self.ranks:
+                    raise Fault("peer")  # no runtime loads it, whether a step uses it or not
+        self.where = {(rank, int(tb["id"])): number for number, (rank, tb, _) in enumerate(self.blocks)}
+        self.code = [[_Step(s) for s in steps] for _, _, steps in self.blocks]
+        self.places = [{step.number: place for place, step in enumerate(steps)} for steps in self.code]
+        self.flagged = any(step.flagged for steps in self.code for step in steps)  # else the writer does not say it
+        shared = self.coll in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+        if self.total < 1 or (shared and self.total % self.ranks):
+            raise Fault("sizes")
+        self.share = self.total // self.ranks if shared else self.total
+        if self.coll in ("gather", "scatter"):
+            self.total, self.share = self.share * self.ranks, self.share
+        source = random.Random(seed)
+        self.input = {
+            (rank, i): source.getrandbits(40) for rank in range(self.ranks) for i in range(self.length(rank, "i"))
+        }
+        self.seed = seed
+
+    def length(self, rank: int, buffer: str) -> int:
+        """What the caller gives, in chunks."""
+        if buffer == "s":
+            return self.sizes.get((rank, "s"), 0)
+        if self.coll == "allgather":
+            return self.share if buffer == "i" else self.total
+        if self.coll == "reducescatter":
+            return self.total if buffer == "i" else self.share
+        if self.coll == "gather":
+            return self.share if buffer == "i" else self.total * (rank == self.root)
+        if self.coll == "scatter":
+            return self.share if buffer == "o" else self.total * (rank == self.root)
+        return self.total
+
+    def address(self, rank: int, buffer: str, index: int) -> tuple[int, str, int]:
+        declared = self.sizes.get((rank, buffer), 0)
+        free = self.in_place and declared == 0
+        if index < 0 or index >= self.length(rank, buffer) or (index >= declared and not free):
+            raise Fault("bounds")
+        return self.alias(rank, buffer, index)
+
+    def alias(self, rank: int, buffer: str, index: int) -> tuple[int, str, int]:
+        if self.in_place and buffer != "s":
+            rooted = self.coll in ("gather", "scatter")
+            if self.coll == "allgather" or (self.coll == "gather" and rank == self.root):
+                return (rank, "m", rank * self.share + index if buffer == "i" else index)
+            if self.coll == "reducescatter" or (self.coll == "scatter" and rank == self.root):
+                return (rank, "m", rank * self.share + index if buffer == "o" else index)
+            if not rooted:
+                return (rank, "m", index)
+        return (rank, buffer, index)
+
+    def wanted(self) -> dict[tuple[int, str, int], int]:
+        """What the collective promises, by address."""
+        given, k, ranks = self.input, self.share, range(self.ranks)
+        found: dict[tuple[int, int], int] = {}
+        for rank in ranks:
+            for o in range(self.length(rank, "o")):
+                if self.coll in ("allgather", "gather"):
+                    found[rank, o] = given[o // k, o % k]
+                elif self.coll == "allreduce" or (self.coll == "reduce" and rank == self.root):
+                    found[rank, o] = sum(given[q, o] for q in ranks)
+                elif self.coll == "reducescatter":
+                    found[rank, o] = sum(given[q, rank * k + o] for q in ranks)
+                elif self.coll == "alltoall":
+                    found[rank, o] = given[o // k, rank * k + o % k]
+                elif self.coll == "broadcast":
+                    found[rank, o] = given[self.root, o]
+                elif self.coll == "scatter":
+                    found[rank, o] = given[self.root, rank * k + o]
+        return {self.alias(rank, "o", o): value for (rank, o), value in found.items()}
+
+    def run(self, choose: Choice, depth: int | None, *, flags: bool = False, hold: Hold | None = None) -> str | None:
+        """flags: a step waits for the signal of hasdep, in place of the end of the step."""
+        try:
+            return _Run(self, depth, flags).go(choose, hold)
+        except Fault as fault:
+            return str(fault)
+
+
+Hold = tuple[int, int]  # a block that stays before a step as long as another one can run
+
+
+class _Run:
+    def __init__(self, algorithm: Algorithm, depth: int | None, flags: bool) -> None:
+        self.algorithm, self.depth, self.flags = algorithm, depth, flags
+        self.garbage = random.Random(algorithm.seed + 1)
+        self.memory = {algorithm.alias(rank, "i", i): value for (rank, i), value in algorithm.input.items()}
+        self.at = [0] * len(algorithm.blocks)
+        self.signalled = [-1] * len(algorithm.blocks)
+        self.flying: dict[tuple[int, int, int], deque[list[int]]] = {}
+        self.users: dict[tuple[str, tuple[int, int, int]], int] = {}
+
+    def go(self, choose: Choice, hold: Hold | None) -> str | None:
+        while unfinished := self.unfinished():
+            able = [b for b in unfinished if self.able(b)]
+            if not able:
+                return "hang"
+            if hold is not None and len(able) > 1 and hold[0] in able and self.at[hold[0]] == hold[1]:
+                able.remove(hold[0])
+            self.step(choose(able))
+        if any(self.flying.values()):
+            return "left over"
+        wanted = self.algorithm.wanted()
+        return None if all(self.memory.get(a) == value for a, value in wanted.items()) else "values"
+
+    def unfinished(self) -> list[int]:
+        return [b for b, steps in enumerate(self.algorithm.code) if self.at[b] < len(steps)]
+
+    def connection(self, block: int, way: str) -> tuple[int, int, int]:
+        rank, tb, _ = self.algorithm.blocks[block]
+        peer = int(tb[way])
+        if peer < 0:
+            raise Fault("peer")
+        ends = (rank, peer) if way == "send" else (peer, rank)
+        connection = (*ends, int(tb["chan"]))
+        if self.users.setdefault((way, connection), block) != block:
+            raise Fault("shared")
+        return connection
+
+    def able(self, block: int) -> bool:
+        algorithm = self.algorithm
+        step = algorithm.code[block][self.at[block]]
+        if step.block >= 0:
+            other = algorithm.where.get((algorithm.blocks[block][0], step.block))
+            if other is None or step.step not in algorithm.places[other]:
+                raise Fault("dependence")
+            if self.flags and algorithm.flagged and self.signalled[other] < step.step:
+                return False
+            if algorithm.places[other][step.step] >= self.at[other]:
+                return False
+        if step.receives and not self.flying.get(self.connection(block, "recv")):
+            return False
+        if step.sends:
+            flying = self.flying.get(self.connection(block, "send"), ())
+            return self.depth is None or len(flying) < self.depth
+        return True
+
+    def step(self, block: int) -> None:
+        rank = self.algorithm.blocks[block][0]
+        step = self.algorithm.code[block][self.at[block]]
+        kind, count = step.kind, step.count
+        self.at[block] += 1
+        if step.flagged:
+            self.signalled[block] = step.number
+        if not step.moves:
+            return
+        came = self.flying[self.connection(block, "recv")].popleft() if step.receives else []
+        if step.receives and len(came) != count:
+            raise Fault("count")
+        if kind in LOCAL:
+            source = [self.algorithm.address(rank, step.source[0], step.source[1] + i) for i in range(count)]
+        if kind in WRITE:
+            target = [self.algorithm.address(rank, step.target[0], step.target[1] + i) for i in range(count)]
+            if kind in LOCAL and any(a in target and target.index(a) != i for i, a in enumerate(source)):
+                raise Fault("overlap")
+        if kind in ("s", "cpy"):
+            result = [self.load(a) for a in source]
+        elif kind in ("r", "rcs"):
+            result = came
+        elif kind == "re":
+            result = [self.load(a) + self.load(b) for a, b in zip(source, target, strict=True)]
+        else:
+            result = [value + self.load(a) for value, a in zip(came, source, strict=True)]
+        if kind in WRITE:
+            self.memory.update(zip(target, result, strict=True))
+        if step.sends:
+            self.flying.setdefault(self.connection(block, "send"), deque()).append(result)
+
+    def load(self, address: tuple[int, str, int]) -> int:
+        return self.memory.setdefault(address, self.garbage.getrandbits(40))
+
+
+def depths(algorithm: Algorithm, extra: int | None) -> list[int | None]:
+    """Those to try: what the protocol has, the least that is said to be enough, and no limit."""
+    return list(dict.fromkeys([algorithm.depth, *([extra] if extra is not None else []), None]))
+
+
+def attempts(algorithm: Algorithm, seeds: int) -> Iterator[tuple[Choice, Hold | None]]:
+    """Orders of turns: at random; and each step held back for as long as anything else can run."""
+    for seed in range(seeds):
+        yield random.Random(seed).choice, None
+    for block, steps in enumerate(algorithm.code):
+        for place in range(len(steps)):
+            yield min, (block, place)
+
+
+def every_order(algorithm: Algorithm, depth: int | None, limit: int = 20_000) -> set[str | None] | None:
+    """The outcomes of all orders of turns; None where there are more than `limit` states on the way."""
+    outcomes: set[str | None] = set()
+    seen: set[tuple[object, ...]] = set()
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        prefix = waiting.pop()
+        run = _Run(algorithm, depth, False)
+        try:
+            for block in prefix:
+                run.step(block)
+            unfinished = run.unfinished()
+            able = [b for b in unfinished if run.able(b)]
+        except Fault as fault:
+            outcomes.add(str(fault))
+            continue
+        flying = tuple((c, tuple(map(tuple, q))) for c, q in sorted(run.flying.items()))
+        state = (tuple(run.at), tuple(sorted(run.memory.items())), flying)
+        if state in seen:
+            continue
+        seen.add(state)
+        if len(seen) > limit:
+            return None
+        if not able:
+            try:
+                outcomes.add("hang" if unfinished else run.go(min, None))
+            except Fault as fault:
+                outcomes.add(str(fault))
+        waiting.extend([*prefix, block] for block in able)
+    return outcomes
