@@ -144,7 +144,8 @@ class _Writer:
         """
         if not index:
             return array
-        room = WIDTH - self.indent - (56 if only else 36)
+        room = WIDTH - self.indent - len("held = held.at[].set(")
+        room -= len(f"_only({only}, axes, )") if only else 0
         while True:
             parts = [self._part(part) for part in index]
             longest = max(range(len(parts)), key=lambda k: len(parts[k]))

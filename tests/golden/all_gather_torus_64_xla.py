@@ -25,14 +25,14 @@ SIDES = (X, Y)
 RANKS = math.prod(SIDES)
 CHUNKS = (X, Y, parts)
 PARTS = CHUNKS[2:]  # of a shard
-TABLE_1 = [0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 4, 5, 5, 0]
-TABLE_2 = [0, 1, 2, 5, 3, 3, 3, 3, 5, 2, 5, 7, 6, 1, 7]
-TABLE_3 = [0, 7, 6, 5, 0, 7, 6, 4, 3, 4, 3, 0, 2, 3, 0]
-TABLE_4 = [0, 0, 0, 0, 4, 4, 4, 6, 6, 2, 2, 3, 6, 7, 2]
-TABLE_5 = [0, 0, 0, 1, 4, 2, 3, 4, 4, 5, 3, 5, 7, 3, 7]
-TABLE_6 = [0, 1, 2, 2, 0, 3, 3, 3, 1, 5, 6, 0, 4, 7, 5]
-TABLE_7 = [0, 0, 0, 0, 1, 4, 4, 4, 3, 2, 6, 3, 6, 2, 6]
-TABLE_8 = [0, 7, 6, 5, 5, 0, 7, 6, 6, 6, 4, 2, 3, 2, 0]
+X0 = [0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 4, 5, 5, 0]
+Y0 = [0, 1, 2, 5, 3, 3, 3, 3, 5, 2, 5, 7, 6, 1, 7]
+X1 = [0, 7, 6, 5, 0, 7, 6, 4, 3, 4, 3, 0, 2, 3, 0]
+Y1 = [0, 0, 0, 0, 4, 4, 4, 6, 6, 2, 2, 3, 6, 7, 2]
+X2 = [0, 0, 0, 1, 4, 2, 3, 4, 4, 5, 3, 5, 7, 3, 7]
+Y2 = [0, 1, 2, 2, 0, 3, 3, 3, 1, 5, 6, 0, 4, 7, 5]
+X3 = [0, 0, 0, 0, 1, 4, 4, 4, 3, 2, 6, 3, 6, 2, 6]
+Y3 = [0, 7, 6, 5, 5, 0, 7, 6, 6, 6, 4, 2, 3, 2, 0]
 
 
 def all_gather_torus(x, *, axis_name, axis=0, tiled=True):
@@ -90,41 +90,41 @@ def _transfers(held, axes):
 
     def turn(s, held):
         # send chunk[(x - x0[s]) % 8, (y - y0[s]) % 8] to [x + 1, y]
-        index_1 = (x - jnp.array(TABLE_1)[s]) % 8
         arrived_1 = _permute(
-            held[index_1, (y - jnp.array(TABLE_2)[s]) % 8],
+            held[(x - jnp.array(X0)[s]) % 8, (y - jnp.array(Y0)[s]) % 8],
             axes,
             next_x,
         )
         # send chunk[(x - x1[s]) % 8, (y - y1[s]) % 8] to [x - 1, y]
-        index_3 = (x - jnp.array(TABLE_3)[s]) % 8
         arrived_2 = _permute(
-            held[index_3, (y - jnp.array(TABLE_4)[s]) % 8],
+            held[(x - jnp.array(X1)[s]) % 8, (y - jnp.array(Y1)[s]) % 8],
             axes,
             previous_x,
         )
         # send chunk[(x - x2[s]) % 8, (y - y2[s]) % 8] to [x, y + 1]
-        index_5 = (x - jnp.array(TABLE_5)[s]) % 8
         arrived_3 = _permute(
-            held[index_5, (y - jnp.array(TABLE_6)[s]) % 8],
+            held[(x - jnp.array(X2)[s]) % 8, (y - jnp.array(Y2)[s]) % 8],
             axes,
             next_y,
         )
         # send chunk[(x - x3[s]) % 8, (y - y3[s]) % 8] to [x, y - 1]
-        index_7 = (x - jnp.array(TABLE_7)[s]) % 8
         arrived_4 = _permute(
-            held[index_7, (y - jnp.array(TABLE_8)[s]) % 8],
+            held[(x - jnp.array(X3)[s]) % 8, (y - jnp.array(Y3)[s]) % 8],
             axes,
             previous_y,
         )
-        index_2 = (x - jnp.array(TABLE_1)[s] - 1) % 8
-        held = held.at[index_2, (y - jnp.array(TABLE_2)[s]) % 8].set(arrived_1)
-        index_4 = (x - jnp.array(TABLE_3)[s] + 1) % 8
-        held = held.at[index_4, (y - jnp.array(TABLE_4)[s]) % 8].set(arrived_2)
-        index_6 = (y - jnp.array(TABLE_6)[s] - 1) % 8
-        held = held.at[(x - jnp.array(TABLE_5)[s]) % 8, index_6].set(arrived_3)
-        index_8 = (y - jnp.array(TABLE_8)[s] + 1) % 8
-        held = held.at[(x - jnp.array(TABLE_7)[s]) % 8, index_8].set(arrived_4)
+        held = held.at[(x - jnp.array(X0)[s] - 1) % 8, (y - jnp.array(Y0)[s]) % 8].set(
+            arrived_1,
+        )
+        held = held.at[(x - jnp.array(X1)[s] + 1) % 8, (y - jnp.array(Y1)[s]) % 8].set(
+            arrived_2,
+        )
+        held = held.at[(x - jnp.array(X2)[s]) % 8, (y - jnp.array(Y2)[s] - 1) % 8].set(
+            arrived_3,
+        )
+        held = held.at[(x - jnp.array(X3)[s]) % 8, (y - jnp.array(Y3)[s] + 1) % 8].set(
+            arrived_4,
+        )
         return held
 
     held = lax.fori_loop(0, 15, turn, held)
