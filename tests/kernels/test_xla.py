@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import SCHEDULES, SPLITTING
+from shipped import SINGLE, settings, sized
 
 DTYPES = ("float32", "bfloat16", "int32")
 MAIN = ("all_gather", "reduce_scatter", "all_reduce")
@@ -257,6 +258,7 @@ def test_on_a_mesh(devices: Any, name: str) -> None:
 
 # ---- schedules of other kinds -----------------------------------------------------------------------------------
 
+OTHER_SHIPPED = tuple(name for name in SINGLE if name not in SCHEDULES and "matmul" not in name)
 FOLDER = Path(__file__).parents[1] / "xla"
 OTHERS = {
     "torus_gather": [{"X": 3, "Y": 4}],
@@ -268,6 +270,7 @@ OTHERS = {
     "doubling": [{}],
     "look_up": [{}],
     "large_numbers": [{}],
+    "long_lines": [{}],
 }
 
 
@@ -281,7 +284,8 @@ def check_other(name: str, sides: dict[str, int]) -> None:
     from ringsched.pipeline import compile_portable, open_schedule
     from ringsched.run.twins import Twin
 
-    portable = compile_portable(open_schedule(FOLDER / f"{name}.yaml", sides))
+    path = FOLDER / f"{name}.yaml"
+    portable = compile_portable(open_schedule(path if path.exists() else name, sides))
     topology, promise = portable.topology, portable.flat.promise
     n, axes = topology.ranks, ("a", "b", "c")[: len(topology.sides)]
     module = as_module(portable.source, name)
@@ -300,6 +304,17 @@ def check_other(name: str, sides: dict[str, int]) -> None:
 def test_other_topologies(devices: Any, name: str) -> None:
     for sides in OTHERS[name]:
         check_other(name, sides)
+
+
+@pytest.mark.parametrize("name", ["all_gather_torus", "all_reduce_swing", "all_to_all_bruck"])
+def test_shipped_for_other_topologies(devices: Any, name: str) -> None:
+    check_other(name, settings(name, 4) or {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parameters"), sized(OTHER_SHIPPED, (4, 6, 8, 9, 12, 16)))
+def test_all_shipped_for_other_topologies(devices: Any, name: str, parameters: dict[str, int]) -> None:
+    check_other(name, parameters)
 
 
 def test_every_file_is_tried() -> None:
