@@ -109,9 +109,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_file_that_no_schedule_can_say(tmp_path: Path) -> None:
     """The verdict on it stands."""
-    file = CORPUS / "all_reduce_relay.xml"
+    file = CORPUS / "all_reduce_line.xml"
     result = ringsched("import", "msccl", file, "-o", "mine.yaml", cwd=tmp_path)
-    assert result.returncode == 3 and "all_reduce_relay.xml: right (allreduce" in result.stdout
+    assert result.returncode == 3 and "all_reduce_line.xml: right (allreduce" in result.stdout
     assert result.stderr.startswith(
         "error[RS705]: no schedule can say this: rank 1 has to hold two values of chunk [0]"
     )

@@ -55,7 +55,7 @@ def test_exported_and_imported_it_means_the_same(name: str, size: int) -> None:
     judgement = exported.judgement
     assert (judgement.verdict, judgement.advice) == ("right", ())
     assert judgement.least_depth is not None and judgement.least_depth <= 2
-    again = flatten(convert(judgement, name, ""))
+    again = flatten(convert(judgement, name, "").schedule)
     assert again.promise.kind == flat.promise.kind and again.promise.root == flat.promise.root
     assert sent(again) == sent(flat)
     assert len(again.steps) <= sum(bool(step) for step in messages(flat))
@@ -91,7 +91,7 @@ def test_rooted_collectives(
     judgement = export(flat, "LL128").judgement
     assert (judgement.verdict, codes(judgement)) == ("right", [])
     assert judgement.layout is not None and judgement.layout.root == flat.promise.root
-    again = flatten(convert(judgement, "again", ""))
+    again = flatten(convert(judgement, "again", "").schedule)
     assert sent(again) == sent(flat)
 
 
