@@ -14,26 +14,71 @@ from typing import TYPE_CHECKING, Any
 from ringsched import threads
 
 if TYPE_CHECKING:
+    import jax
+
     from ringsched.auditing.audit import AuditReport
     from ringsched.collective import Collective
+    from ringsched.placement.report import MeshReport
 
 __version__ = "0.1.0"
 
 threads.provide()
 
 
-def compile(schedule: str | Path, *, overlap: str | None = None, debug: bool = False, **parameters: int) -> Collective:
+def compile(
+    schedule: str | Path,
+    *,
+    overlap: str | None = None,
+    backend: str = "pallas",
+    debug: bool = False,
+    **parameters: int,
+) -> Collective:
     """A schedule as a function for use inside `jax.shard_map`.
 
     schedule: a path, or the name of a shipped schedule such as "reduce_scatter".
     parameters: fixed ones; sizes of the topology that are left out come from the mesh at each call.
     overlap: "none" puts products and transfers one after the other, for comparison; None: as the schedule says.
+    backend: "xla" makes it of `jax.lax.ppermute`, for any device, in place of a TPU kernel.
     debug: the kernel prints rank, step and chunk of each transfer.
-    Raises ScheduleError (a ValueError) with the diagnostics of a schedule that is wrong.
+    Raises ScheduleError (a ValueError) with the diagnostics of a schedule that is wrong, and ValueError for a back end
+    that there is not, or that cannot print.
     """
     from ringsched.collective import compile_collective
 
-    return compile_collective(schedule, parameters, debug, overlap)
+    return compile_collective(schedule, parameters, debug, overlap, backend)
+
+
+def make_mesh(
+    devices: Sequence[Any] | None,
+    topology: str,
+    *,
+    axis_names: str | Sequence[str] | None = None,
+    strict: bool = False,
+    ring: int | None = None,
+) -> jax.sharding.Mesh:
+    """A mesh in which neighbours of the topology are neighbours on the chips, as far as the chips allow it.
+
+    devices: of one slice, one for each rank; None: all there are. Without coordinates, as on a CPU, their order stays.
+    topology: "ring:8", "line:4", "mesh:2x4", "torus:4x4", "torus:4x4x8".
+    axis_names: default ("r",), or ("x", "y", "z") as far as needed.
+    strict: raise where a hop takes more than one link; else that is a PlacementWarning (RS906, RS907).
+    ring: 1 or 2, for the first or second of two rings of all devices that share no link.
+    Raises PlacementError (a ValueError).
+    """
+    from ringsched.placement.mesh import make_mesh
+
+    return make_mesh(devices, topology, axis_names, strict, ring)
+
+
+def check_mesh(mesh: jax.sharding.Mesh, topology: str, *, axis_names: str | Sequence[str] | None = None) -> MeshReport:
+    """How many links lie between neighbours of a topology on a mesh, and which hops share a link.
+
+    axis_names: the axes that the topology lies along, default all; along the others there are copies of it.
+    Raises PlacementError (a ValueError) where the axes are not as long as its sides.
+    """
+    from ringsched.placement.mesh import check_mesh
+
+    return check_mesh(mesh, topology, axis_names)
 
 
 def audit(

@@ -86,6 +86,13 @@ _OVERLAP = click.option(
     type=click.Choice(["full", "none"]),
     help="none: products and transfers one after the other, for comparison.  [default: as the schedule says]",
 )
+_BACKEND = click.option(
+    "--backend",
+    type=click.Choice(["pallas", "xla"]),
+    default="pallas",
+    show_default=True,
+    help="xla: lax.ppermute in place of a TPU kernel, for any device.",
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document a file.")
 
 
@@ -106,6 +113,7 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | Non
 @click.argument("file", metavar="FILE")
 @_SET
 @_OVERLAP
+@_BACKEND
 @click.option("-o", "--output", metavar="OUT", help="The file to write; - is stdout. Default: the schedule's name.py.")
 @click.option(
     "--emit",
@@ -139,6 +147,7 @@ def compile_command(**arguments: Any) -> int:
 @click.argument("file", metavar="FILE")
 @_SET
 @_OVERLAP
+@_BACKEND
 @_SHAPE
 @click.option("--dtype", metavar="bf16", help="The operand's dtype, where --shape does not say it.  [default: f32]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the operand's random values.")
@@ -149,7 +158,8 @@ def compile_command(**arguments: Any) -> int:
 def run(**arguments: Any) -> int:
     """Run a schedule's kernel on virtual CPU devices and compare it with jax.lax.
 
-    The kernel runs in TPU interpret mode with race detection, in both DMA modes, two calls in a row.
+    The kernel runs in TPU interpret mode with race detection, in both DMA modes, two calls in a row; with --backend
+    xla the module runs as it stands.
     """
     from ringsched.commands.run import Request, run_file
 
@@ -244,6 +254,29 @@ def export_chakra(**arguments: Any) -> int:
     from ringsched.commands.exporting import export_chakra
 
     return export_chakra(**arguments)
+
+
+@cli.command()
+@click.option("--collective", metavar="all_gather", required=True, help="all_gather, reduce_scatter, all_reduce, …")
+@click.option("--topology", metavar="mesh:4x4", required=True, help="ring:8, line:5, torus:4x4x4, links:0-1,1-2,2-0.")
+@click.option("-o", "--output", metavar="OUT", help="The schedule file to write.  [default: stdout]")
+@click.option("--root", type=click.IntRange(0), help="Of broadcast and reduce.  [default: 0]")
+@click.option("--parts", type=click.IntRange(1, 1000), help="That a unit is cut into.  [default: as many as do good]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the searches.")
+@_JSON
+def synth(**arguments: Any) -> int:
+    """Make a schedule for a topology, at the bound or as near as can be found.
+
+    \b
+    ringsched synth --collective all_gather --topology mesh:4x4 -o my.yaml
+    ringsched synth --collective all_reduce --topology links:0-1,1-2,2-0,2-3
+
+    links: may also name a file with a link (0-1) on each line; the name of a schedule file stands for its topology.
+    Every link carries data both ways.
+    """
+    from ringsched.commands.synth import Request, synth
+
+    return synth(Request(**arguments))
 
 
 @cli.command()

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import assert_never
 
-from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var
+from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]
@@ -34,8 +34,18 @@ def compiled(expr: Expr) -> Getter:
             if expr.name == "min":
                 return lambda env: min([get(env) for get in operands])
             return lambda env: max([get(env) for get in operands])
+        case Lookup():
+            return _entry(expr.table, compiled(expr.index))
         case _:
             assert_never(expr)
+
+
+def _entry(table: tuple[int, ...], index: Getter) -> Getter:
+    def get(env: Environment) -> int:
+        place = index(env)
+        return table[place] if 0 <= place < len(table) else _overflow()
+
+    return get
 
 
 def _constant(value: int) -> Getter:

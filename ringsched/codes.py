@@ -412,7 +412,8 @@ _code(
 _code(
     "RS210",
     "a bad topology",
-    "A side of the topology is zero, negative or far too large, or a link joins a rank to itself.",
+    "A side of the topology is zero, negative or far too large; a side of a mesh or torus is 1; a link joins a rank to "
+    "itself or is there twice; the links leave ranks apart; or a twist does not fit the axes.",
     "There have to be ranks to run on, and no machine has more than a few thousand joined in one ring or torus.",
     "ringsched verify all_gather.yaml --set N=0",
     "ringsched verify all_gather.yaml --set N=8",
@@ -507,6 +508,37 @@ _code(
     "A wish that is passed over in silence would be taken for granted.",
     "chain:\n  - use: gathering.yaml  # has lowering: {memory: hbm}",
     "chain:\n  - use: gathering.yaml  # has lowering: {slots: 2}",
+)
+
+_code(
+    "RS220",
+    "steps that cannot be made",
+    "`synth:` makes the steps of an all-gather, a reduce-scatter or an all-to-all for a ring or torus, the same at "
+    "every rank. It needs chunks that are numbered by the coordinates of their owners, and at most one more dimension, "
+    "the parts of a shard.",
+    "On other links, or for other chunks, there is no such schedule; `ringsched synth` searches for one there.",
+    "topology: {mesh: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
+    "topology: {torus: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
+)
+
+_code(
+    "RS240",
+    "not a topology",
+    "`--topology` names no kind of topology, or sides or links of none: a side of 1, a link of a rank to itself, "
+    "or ranks that no links join to the others.",
+    "A schedule is made for links that are there, and ranks that cannot reach each other have none.",
+    "ringsched synth --collective all_gather --topology tours:4x1",
+    "ringsched synth --collective all_gather --topology torus:4x8",
+)
+
+_code(
+    "RS241",
+    "a schedule too large to be made",
+    "The schedule that is asked for has more transfers than a search copes with, or its file would be over 1 MiB.",
+    "A synthesised schedule is a list of single transfers, and for hundreds of ranks nobody can read or compile it. "
+    "Constructions in closed form, such as the shipped ones, have no such limit.",
+    "ringsched synth --collective all_to_all --topology mesh:16x16",
+    "ringsched synth --collective all_to_all --topology mesh:4x8",
 )
 
 # -- RS3xx: data flow ------------------------------------------------------------------------------------------------
@@ -977,6 +1009,16 @@ _code(
 )
 
 _code(
+    "RS614",
+    "the back end has no products",
+    "The xla back end moves chunks and adds them; a schedule with `compute:` and a chain also multiply.",
+    "A product between transfers is what the kernels of the pallas back end are for; with the xla back end the "
+    "collective and `jnp.dot` are two calls, which XLA may overlap.",
+    "ringsched compile all_gather_matmul --backend xla",
+    "ringsched compile all_gather --backend xla",
+)
+
+_code(
     "RS621",
     "more semaphores than the chip has",
     "The kernel asks for more semaphores than a core of the chip has room for.",
@@ -1230,6 +1272,27 @@ exchange: collective_id=0
 shift: collective_id=0
 exchange: collective_id=1
 """,
+)
+
+_code(
+    "RS906",
+    "a hop over several links",
+    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
+    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
+    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
+    "through an odd number of chips in rows and columns.",
+    'jax.make_mesh((4,), ("r",))',
+    'rs.make_mesh(jax.devices(), "ring:4")',
+)
+
+_code(
+    "RS907",
+    "hops that share a link",
+    "The data of several hops of the topology goes over one link between chips, in the same direction.",
+    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
+    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
+    'jax.make_mesh((2, 4), ("x", "y"))',
+    'rs.make_mesh(jax.devices(), "torus:2x4")',
 )
 
 _code(

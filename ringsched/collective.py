@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,12 @@ from typing import Any
 
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
+from ringsched.placement.mesh import report_on, tell
+from ringsched.placement.report import MeshReport
 from ringsched.schedule.loader import set_parameters, sources
 from ringsched.schedule.schedule import Chain, Schedule
+from ringsched.topology import topology_of
 
 
 class ScheduleError(ValueError):
@@ -35,13 +39,15 @@ class Collective:
 
         y = all_gather(x, axis_name="i")
 
-    Keyword arguments are those of the generated function: `axis`, `tiled`, `interpret`, `collective_id`, …
+    Keyword arguments are those of the generated function: `axis`, `tiled`, and of a kernel `interpret`,
+    `collective_id`, …
     Parameters given to `compile` are fixed; sizes of the topology that were not given come from the mesh.
     """
 
     schedule: Schedule | Chain
     fixed: dict[str, int]
     debug: bool = False
+    backend: str = "pallas"
     _modules: dict[tuple[tuple[str, int], ...], types.ModuleType] = field(default_factory=dict)
 
     @property
@@ -73,12 +79,26 @@ class Collective:
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         sizes = self._sizes(tuple(mesh.shape[name] for name in names))
         function = self._function(sizes, f"{self.schedule.name}_sharded")
+        tell(self.check(mesh, names))
         return lambda *operands: function(*operands, mesh=mesh, axis_name=axis_name, **options)
+
+    def check(self, mesh: Any, axis_name: str | Sequence[str]) -> MeshReport:
+        """What the schedule's topology costs on the chips of these mesh axes. Raises ScheduleError (RS210)."""
+        names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        sizes = self._sizes(tuple(mesh.shape[name] for name in names))
+        try:
+            schedule = set_parameters(self.schedule, {**self.fixed, **sizes})
+            topology = topology_of(schedule, {p.name: p.value for p in schedule.parameters})
+        except DiagnosticError as error:
+            raise ScheduleError(error) from None
+        return report_on(mesh, topology, names)
 
     def source(self, **parameters: int) -> str:
         """The text of the kernel module at these parameters."""
         try:
             schedule = set_parameters(self.schedule, {**self.fixed, **parameters})
+            if self.backend == "xla":
+                return compile_portable(schedule).source
             return compile_schedule(schedule, debug=self.debug).source
         except DiagnosticError as error:
             raise ScheduleError(error) from None
@@ -92,11 +112,24 @@ class Collective:
                 total *= size
             found = (total,)
         sizes = {}
+        if len(sides) not in (0, len(found)) and not self._fits(found):
+            kind, have = self.schedule.topology.kind, " × ".join(map(str, found))
+            axes = f"{len(found)} mesh ax{'e' if len(found) > 1 else 'i'}s of {have}"
+            raise ValueError(
+                f"{self.schedule.name} is for a {kind} of {len(sides)} axes: axis_name names {axes}, and has to name "
+                "one for each side"
+            )
         if len(sides) == len(found):
             for side, size in zip(sides, found, strict=True):
                 if isinstance(side, Var) and side.name not in self.fixed:
                     sizes[side.name] = size
         return sizes
+
+    def _fits(self, found: tuple[int, ...]) -> bool:
+        """Whether there are as many ranks as the given parameters and the defaults make."""
+        schedule = set_parameters(self.schedule, self.fixed)
+        topology = topology_of(schedule, {p.name: p.value for p in schedule.parameters})
+        return topology.ranks == math.prod(found)
 
     def _function(self, sizes: dict[str, int], name: str) -> Callable[..., Any]:
         key = tuple(sorted(sizes.items()))
@@ -117,12 +150,16 @@ def as_module(source: str, name: str, key: tuple[tuple[str, int], ...] = ()) -> 
 
 
 def compile_collective(
-    schedule: str | Path, fixed: dict[str, int], debug: bool, overlap: str | None = None
+    schedule: str | Path, fixed: dict[str, int], debug: bool, overlap: str | None = None, backend: str = "pallas"
 ) -> Collective:
     """See `ringsched.compile`."""
+    if backend not in ("pallas", "xla"):
+        raise ValueError(f'backend={backend!r}: it is "pallas" or "xla"')
+    if backend == "xla" and debug:
+        raise ValueError("debug=True is for the kernels of the pallas back end")
     try:
         opened = open_schedule(schedule, fixed, overlap)
-        collective = Collective(opened, dict(fixed), debug)
+        collective = Collective(opened, dict(fixed), debug, backend)
         collective.source()  # a wrong schedule is told here, not at the first call
     except DiagnosticError as error:
         raise ScheduleError(error) from None

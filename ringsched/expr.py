@@ -1,12 +1,13 @@
 """Index expressions: the only arithmetic of a schedule and of a Program.
 
-    expr    ::= INT | NAME | -expr | expr op expr | expr cmp expr … | min(expr, …) | max(expr, …)
+    expr    ::= INT | NAME | -expr | expr op expr | expr cmp expr … | min(expr, …) | max(expr, …) | TABLE[expr]
     op      ::= + - * // % ^ <<          cmp ::= == != < <= > >=
 
 `%` and `//` are Python's: the remainder takes the sign of the divisor, so it is never negative for a positive one.
 Text is parsed with `ast` into these nodes and nothing else; nothing is evaluated by Python. Nodes compare without
-their spans. `evaluate` works on integers and on `Affine` numbers alike: the latter carry the rank symbolically, which
-is how symmetry under rotation is proven on the expression rather than tried on samples.
+their spans. `evaluate` works on integers and on `Affine` and `Flipped` numbers alike: these carry the rank
+symbolically, which is how symmetry under rotation, or under flips of the rank's bits, is proven rather than tried on
+samples.
 """
 
 from __future__ import annotations
@@ -65,7 +66,17 @@ class Extremum:
     span: Span | None = field(default=None, compare=False)
 
 
-Expr = Int | Var | Neg | Binary | Compare | Extremum
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """An entry of a table of constants, counted from 0."""
+
+    name: str
+    table: tuple[int, ...]
+    index: Expr
+    span: Span | None = field(default=None, compare=False)
+
+
+Expr = Int | Var | Neg | Binary | Compare | Extremum | Lookup
 
 
 class EvaluationError(Exception):
@@ -140,7 +151,18 @@ class Affine:
         return Affine(self.constant % other, reduced, other)
 
 
-Value = int | Affine
+@dataclass(frozen=True, slots=True)
+class Flipped:
+    """`r ^ constant`, for a rank r in 0 … ranks − 1, where `ranks` is a power of two and so is a bound of the value."""
+
+    constant: int
+    ranks: int
+
+    def __neg__(self) -> Flipped:
+        raise NotAffine("arithmetic on a rank whose bits are flipped")
+
+
+Value = int | Affine | Flipped
 
 _ARITHMETIC: dict[str, Callable[[Value, Value], Value]] = {
     "+": operator.add,
@@ -181,8 +203,17 @@ def evaluate(expr: Expr, env: Mapping[str, Value]) -> Value:
         case Extremum():
             values = [_plain(evaluate(operand, env)) for operand in expr.operands]
             return min(values) if expr.name == "min" else max(values)
+        case Lookup():
+            return _entry(expr, _plain(evaluate(expr.index, env)))
         case _:
             assert_never(expr)
+
+
+def _entry(expr: Lookup, index: int) -> int:
+    if not 0 <= index < len(expr.table):
+        message = f"`{expr.name}` has no entry {index}: it has {len(expr.table)}, counted from 0"
+        raise EvaluationError("RS206", message, expr)
+    return expr.table[index]
 
 
 def integer(expr: Expr, env: Mapping[str, int]) -> int:
@@ -198,13 +229,15 @@ def holds(conditions: tuple[Expr, ...], env: Mapping[str, Value]) -> bool:
 
 
 def _plain(value: Value) -> int:
-    if isinstance(value, Affine):
+    if isinstance(value, Affine | Flipped):
         raise NotAffine("a comparison that depends on the rank")
     return value
 
 
 def _binary(expr: Binary, left: Value, right: Value) -> Value:
     op = expr.op
+    if isinstance(left, Flipped) or isinstance(right, Flipped):
+        return _flipped(op, left, right)
     if op in _ARITHMETIC:
         result = _ARITHMETIC[op](left, right)
     elif op == "%" and isinstance(left, Affine):
@@ -226,6 +259,20 @@ def _binary(expr: Binary, left: Value, right: Value) -> Value:
     return result
 
 
+def _flipped(op: str, left: Value, right: Value) -> Value:
+    """Exclusive or with numbers, or with the rank again; and what changes nothing."""
+    if op == "^" and isinstance(left, Flipped) and isinstance(right, Flipped):
+        return left.constant ^ right.constant
+    if op == "^" and isinstance(left, int):
+        left, right = right, left
+    if isinstance(left, Flipped) and isinstance(right, int):
+        if op == "^" and 0 <= right < left.ranks:
+            return Flipped(left.constant ^ right, left.ranks)
+        if (op == "%" and right == left.ranks) or (op in "+-" and right == 0):
+            return left
+    raise NotAffine("arithmetic on a rank whose bits are flipped")
+
+
 def names(expr: Expr) -> frozenset[str]:
     """The variables that occur in `expr`."""
     match expr:
@@ -241,6 +288,39 @@ def names(expr: Expr) -> frozenset[str]:
             return names(expr.first).union(*(names(e) for _, e in expr.rest))
         case Extremum():
             return frozenset().union(*(names(e) for e in expr.operands))
+        case Lookup():
+            return names(expr.index)
+        case _:
+            assert_never(expr)
+
+
+def flipping(expr: Expr, name: str) -> bool:
+    """Whether the variable is an operand of an exclusive or."""
+    match expr:
+        case Binary():
+            own = Var(name=name) in (expr.left, expr.right) and expr.op == "^"
+            return own or flipping(expr.left, name) or flipping(expr.right, name)
+        case Neg():
+            return flipping(expr.operand, name)
+        case _:
+            return False
+
+
+def lookups(expr: Expr) -> tuple[Lookup, ...]:
+    """The look-ups in `expr`, outer ones first."""
+    match expr:
+        case Int() | Var():
+            return ()
+        case Neg():
+            return lookups(expr.operand)
+        case Binary():
+            return lookups(expr.left) + lookups(expr.right)
+        case Compare():
+            return lookups(expr.first) + tuple(x for _, e in expr.rest for x in lookups(e))
+        case Extremum():
+            return tuple(x for e in expr.operands for x in lookups(e))
+        case Lookup():
+            return (expr, *lookups(expr.index))
         case _:
             assert_never(expr)
 
@@ -265,8 +345,17 @@ def substitute(expr: Expr, env: Mapping[str, Expr | int]) -> Expr:
             if all(isinstance(e, Int) for e in operands):
                 return Int(value=integer(Extremum(name=expr.name, operands=operands), {}))
             return Extremum(name=expr.name, operands=operands, span=expr.span)
+        case Lookup():
+            return looked_up(expr, substitute(expr.index, env))
         case _:
             assert_never(expr)
+
+
+def looked_up(expr: Lookup, index: Expr) -> Expr:
+    """The entry of the same table at `index`, a number where that is one."""
+    if isinstance(index, Int):
+        return Int(value=_entry(expr, index.value))
+    return Lookup(name=expr.name, table=expr.table, index=index, span=expr.span)
 
 
 def negated(expr: Expr) -> Expr:
@@ -338,6 +427,8 @@ def _show(expr: Expr) -> tuple[str, int]:
             return _wrap(expr.first, level) + rest, _PRECEDENCE["cmp"]
         case Extremum():
             return f"{expr.name}({', '.join(show(e) for e in expr.operands)})", _PRECEDENCE["atom"]
+        case Lookup():
+            return f"{expr.name}[{show(expr.index)}]", _PRECEDENCE["atom"]
         case _:
             assert_never(expr)
 

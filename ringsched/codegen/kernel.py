@@ -15,9 +15,11 @@ from typing import assert_never
 
 from ringsched.codegen.fuse import Product, fuse
 from ringsched.codegen.lines import WIDTH, call, comment, paragraph
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, names
+from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, names
+from ringsched.lower.lanes import flat_rank
 from ringsched.program.program import (
     BARRIER,
+    RANK,
     Add,
     Copy,
     Instruction,
@@ -36,6 +38,7 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
+from ringsched.program.tables import Table, tables_of
 
 SIDE_NAMES = ("X", "Y", "Z")
 
@@ -74,7 +77,7 @@ def kernel_lines(
     arguments: Arguments | None = None,
     debug: bool = False,
 ) -> list[str]:
-    """`def name(coordinates, refs, semaphores, *, axes): …`; the references come in the order of the Program.
+    """`def name(coordinates, tables, refs, semaphores, *, axes): …`; references come in the order of the Program.
 
     units: of each buffer; None: they are all alike.
     """
@@ -84,13 +87,18 @@ def kernel_lines(
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
     writer = _writer(program, units, arguments, debug)
     options = ["*", "axes", *arguments.names]
-    lines = list(call(f"def {name}(", [*program.coordinates, *refs, *semaphores, *options], 0, "):"))
+    tables = [f"{table}_ref" for table in writer.tables.values()]
+    lines = list(call(f"def {name}(", [*program.coordinates, *tables, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
+    body: list[str] = []
     for peer, alias in writer.peers.items():
-        lines += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
-    lines.extend(writer.block(program.body, 4))
-    return lines
+        body += call(f"{alias} = _device(", ["axes", *map(writer.expr, peer)], 4)
+    body.extend(writer.block(program.body, 4))
+    if writer.ranked:
+        own = flat_rank([Var(name=c) for c in program.coordinates], program.sides)
+        lines.append(f"    {RANK.name} = {writer.expr(own)}")
+    return lines + body
 
 
 def product_groups(program: Program, units: Mapping[str, Unit]) -> tuple[tuple[tuple[int, ...], ...], int | None]:
@@ -121,6 +129,7 @@ def _writer(program: Program, units: Mapping[str, Unit], arguments: Arguments, d
         shapes={b.name: b.shape for b in program.buffers},
         counts={s.name: s.count for s in program.semaphores},
         peers=_named_peers(program),
+        tables=tables_of(program),
         columns=frozenset(name for name, unit in units.items() if unit.in_columns and not unit.layers),
         stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
         finishes=dict(arguments.finishes),
@@ -146,7 +155,7 @@ def _named_peers(program: Program) -> dict[Peer, str]:
     """Peers that no loop variable enters, by name: `right` is the next rank, `left` the one before."""
     found: dict[Peer, str] = {}
     for peer in _peers(program.body):
-        if peer in found or any(names(e) - set(program.coordinates) for e in peer):
+        if peer in found or any(names(e) - {"r", *program.coordinates} for e in peer):
             continue
         name = _neighbour(peer, program)
         found[peer] = f"peer_{len(found)}" if name is None or name in found.values() else name
@@ -186,6 +195,7 @@ class _Writer:
     shapes: dict[str, tuple[int, ...]]  # of buffers, in units
     counts: dict[str, int]  # of semaphore arrays
     peers: dict[Peer, str]  # those with a name
+    tables: dict[Table, str]
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     stacked: frozenset[str] = frozenset()  # layers of such buffers
@@ -193,6 +203,7 @@ class _Writer:
     multiply: str = "multiply"  # the function that computes products
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
+    ranked: bool = False  # the rank's number came up, and is no coordinate
 
     def block(self, body: tuple[Instruction, ...], indent: int) -> Iterator[str]:
         for together, group in itertools.groupby(body, lambda i: isinstance(i, Multiply)):
@@ -411,6 +422,7 @@ class _Writer:
             case Int():
                 return str(expr.value), 7 if expr.value >= 0 else 6
             case Var():
+                self.ranked |= expr == RANK and RANK.name not in self.program.coordinates
                 return expr.name, 7
             case Neg():
                 return f"-{self._wrapped(expr.operand, 6)}", 6
@@ -428,6 +440,8 @@ class _Writer:
                 return text, 7
             case Compare():
                 return " & ".join(f"({p})" for p in self.comparisons(expr)), 3
+            case Lookup():
+                return f"{self.tables[expr.table]}_ref[{self.expr(expr.index)}]", 7
             case _:
                 assert_never(expr)
 

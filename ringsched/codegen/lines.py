@@ -50,3 +50,35 @@ def listed(key: str, rows: list[str]) -> Iterator[str]:
     yield f'    "{key}": ['
     yield from (f"        {row}" for row in rows)
     yield "    ],"
+
+
+def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str, imports: str) -> list[str]:
+    """The start of a module: its docstring, of which `facts` are a table, and its imports."""
+    lines: list[str] = ['"""' + heading, ""]
+    width = max(len(key) for key, _ in facts)
+    for key, value in facts:
+        first, *rest = paragraph(value) if len(value) > 60 else [value]
+        lines.append(f"{key:<{width}}  {first}")
+        lines.extend(f"{'':<{width}}  {line}" for line in rest)
+    lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
+    return [*lines, *imports.splitlines(), ""]
+
+
+def spaced(lines: list[str]) -> str:
+    """Blank lines as a formatter has them: none at a block's start, one around nested functions, two between others."""
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if line:
+            kept.append(line)
+            continue
+        following = next((later for later in lines[number + 1 :] if later), "")
+        previous = kept[-1] if kept else ""
+        indent = len(following) - len(following.lstrip())
+        opens = previous.endswith(":") and previous.lstrip().startswith("def ")
+        blanks = 0
+        while kept[-1 - blanks] == "":
+            blanks += 1
+        if opens or (indent and blanks) or blanks == 2 or not following:
+            continue
+        kept.append("")
+    return "\n".join(kept) + "\n"

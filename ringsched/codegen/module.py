@@ -9,19 +9,23 @@ fixed part  the text of `template.py` after its marker, the same in all modules
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import listed, paragraph
+from ringsched.codegen.lines import WIDTH, call, header, listed, spaced
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
+from ringsched.expr import Expr, lookups, show
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
+from ringsched.program.tables import tables_of
 from ringsched.schedule.schedule import Chain, Multiply
 
 IMPORTS = """\
@@ -56,13 +60,13 @@ def module_text(
 ) -> str:
     """The module. `backward` is the transpose, None: gradients go through `jax.lax`; `facts` go into the header."""
     multiplies = forward.compute is not None
-    lines = _header(name, heading, facts, "x, w" if multiplies else "x", PRODUCT_IMPORTS if multiplies else IMPORTS)
+    lines = header(name, heading, facts, "x, w" if multiplies else "x", PRODUCT_IMPORTS if multiplies else IMPORTS)
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
         parts = [f"template_{part}.py" for part in ("product", "stream", "plan", "multiply")]
         parts.append("template.py")
-        return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
+        return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
     lines += ["", "", *shape.forward("_forward", "_kernel", "_SPEC", forward.promise)]
@@ -74,7 +78,7 @@ def module_text(
         lines += ["", "", *shape.transpose(backward.promise)]
         lines += ["", "", *_spec("_TRANSPOSE_SPEC", backward)]
         lines += ["", "", *kernel_lines(backward.program, "_transpose_kernel", _doc(backward), debug=debug)]
-    return _spaced(lines) + "\n\n" + fixed_part("template.py")
+    return spaced(lines) + "\n\n" + fixed_part("template.py")
 
 
 def chain_text(
@@ -82,7 +86,7 @@ def chain_text(
 ) -> str:
     """The module of a chain. `promise`: that of its first link."""
     texts = Texts(chain=chain, promise=promise)
-    lines = _header(chain.name, heading, facts, ", ".join(["x", *texts.weights]), CHAIN_IMPORTS)
+    lines = header(chain.name, heading, facts, ", ".join(["x", *texts.weights]), CHAIN_IMPORTS)
     lines += [*_sides(program), "", "", *texts.public(), "", "", *texts.sharded(), "", "", *texts.forward()]
     lines += ["", "", *texts.spec(program), *_synchronisation(program), "}", "", ""]
     finishes = tuple(texts.finishes().items())
@@ -90,18 +94,7 @@ def chain_text(
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
     parts = ("template_chain.py", "template_multiply.py", "template.py")
-    return "\n\n".join([_spaced(lines), *map(fixed_part, parts)])
-
-
-def _header(name: str, heading: str, facts: list[tuple[str, str]], operands: str, imports: str) -> list[str]:
-    lines: list[str] = ['"""' + heading, ""]
-    width = max(len(key) for key, _ in facts)
-    for key, value in facts:
-        first, *rest = paragraph(value) if len(value) > 60 else [value]
-        lines.append(f"{key:<{width}}  {first}")
-        lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
-    return [*lines, *imports.splitlines(), ""]
+    return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
 
 
 def _multiplying(forward: Kernel, backward: Kernel | None, name: str, debug: bool) -> list[str]:
@@ -156,11 +149,27 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
     yield f"{name} = {{"
     yield f'    "operand": {_grid(buffers["input"].shape)},'
     yield f'    "result": {_grid(buffers["output"].shape)},'
-    yield f'    "scratch": [{", ".join(_grid(b.shape) for b in scratch)}],'
+    yield from call('"scratch": [', [_grid(b.shape) for b in scratch], 4, "],")
+    yield from _tables(program)
     yield from _synchronisation(program)
     memory = f'"{kernel.memory}"' if kernel.memory else None
     yield f'    "memory": {memory},'
     yield "}"
+
+
+def _tables(program: Program) -> Iterator[str]:
+    """The constants that the kernel looks up, each table with its name."""
+    tables = tables_of(program)
+    if not tables:
+        return
+    yield '    "tables": ['
+    for table, name in tables.items():
+        yield f"        # {name}"
+        # Two lines never fit one, at 88 columns or 120, so that a formatter leaves them alone.
+        rows = textwrap.wrap(" ".join(map(str, table)), WIDTH - 12)
+        yield from (f'        "{row} "' for row in rows[:-1])
+        yield f'        "{rows[-1]}",'
+    yield "    ],"
 
 
 def _synchronisation(program: Program) -> Iterator[str]:
@@ -180,39 +189,25 @@ def _grid(shape: tuple[int, ...]) -> str:
 
 def barrier_pattern(program: Program) -> str:
     """Who signals whom at the start, as text: kernels with the same pattern may share a barrier semaphore."""
-    return "; ".join(_patterns(program.body, ""))
+    return "; ".join(_patterns(program.body, ()))
 
 
-def _patterns(body: tuple[Instruction, ...], where: str) -> Iterator[str]:
-    from ringsched.expr import show
-
+def _patterns(body: tuple[Instruction, ...], conditions: tuple[Expr, ...]) -> Iterator[str]:
+    where = " if " + " and ".join(map(show, conditions)) if conditions else ""
     for i in body:
         match i:
             case When():
-                yield from _patterns(i.body, where + " if " + " and ".join(show(c) for c in i.conditions))
+                yield from _patterns(i.body, (*conditions, *i.conditions))
             case Signal() if i.semaphore.semaphore == BARRIER:
-                yield f"tell {peer_text(i.peer)}{where}"
+                yield f"tell {peer_text(i.peer)}{where}{_entries((*i.peer, *conditions))}"
             case Wait() if i.semaphore.semaphore == BARRIER:
-                yield f"await {i.amount}{where}"
+                yield f"await {i.amount}{where}{_entries(conditions)}"
             case _:
                 pass
 
 
-def _spaced(lines: list[str]) -> str:
-    """Blank lines as a formatter has them: none at a block's start, one around nested functions, two between others."""
-    kept: list[str] = []
-    for number, line in enumerate(lines):
-        if line:
-            kept.append(line)
-            continue
-        following = next((later for later in lines[number + 1 :] if later), "")
-        previous = kept[-1] if kept else ""
-        indent = len(following) - len(following.lstrip())
-        opens = previous.endswith(":") and previous.lstrip().startswith("def ")
-        blanks = 0
-        while kept[-1 - blanks] == "":
-            blanks += 1
-        if opens or (indent and blanks) or blanks == 2 or not following:
-            continue
-        kept.append("")
-    return "\n".join(kept) + "\n"
+def _entries(exprs: tuple[Expr, ...]) -> str:
+    """What stands in the tables that these look up: a name alone would not tell."""
+    tables = {lookup.name: lookup.table for expr in exprs for lookup in lookups(expr)}
+    said = (f"{name} is {hashlib.sha256(repr(table).encode()).hexdigest()[:12]}" for name, table in tables.items())
+    return "".join(f", {text}" for text in said)

@@ -99,11 +99,14 @@ class Shape:
             case _:
                 return ["    return _linear(call, _forward, _transpose, x)"]
 
-    def sharded(self) -> list[str]:
-        """The function that does the shard_map itself."""
-        replicated = self.kind in ("all_gather", "all_reduce", "broadcast")
-        out = "P()" if replicated else "P(axis_name)"
-        what = "the same array on every device" if replicated else "the ranks' results, joined along axis 0"
+    @property
+    def replicated(self) -> bool:
+        """Whether all ranks have the same result."""
+        return self.kind in ("all_gather", "all_reduce", "broadcast")
+
+    def sharded_head(self) -> list[str]:
+        """The function that does the shard_map itself, up to its first line; `in_specs` and `out_specs` come next."""
+        what = "the same array on every device" if self.replicated else "the ranks' results, joined along axis 0"
         signature = ["x", "*", "mesh", "axis_name", "in_specs=None", "out_specs=None", "**options"]
         lines = list(call(f"def {self.name}_sharded(", signature, 0, "):"))
         lines += [
@@ -112,17 +115,30 @@ class Shape:
             "    x holds the ranks' operands joined along axis 0, unless in_specs says otherwise;",
             f"    the result is {what}, unless out_specs does.",
             '    """',
+        ]
+        return lines
+
+    def placed(self) -> list[str]:
+        """The defaults of `in_specs` and `out_specs`, and x where they say."""
+        out = "P()" if self.replicated else "P(axis_name)"
+        return [
+            "    in_specs = P(axis_name) if in_specs is None else in_specs",
+            f"    out_specs = {out} if out_specs is None else out_specs",
+            "    x = jax.device_put(x, NamedSharding(mesh, in_specs))",
+        ]
+
+    def sharded(self) -> list[str]:
+        """The function that does the shard_map itself."""
+        return [
+            *self.sharded_head(),
             "",
             "    def apply(block):",
             f"        return {self.name}(block, axis_name=axis_name, **options)",
             "",
-            "    in_specs = P(axis_name) if in_specs is None else in_specs",
-            f"    out_specs = {out} if out_specs is None else out_specs",
-            "    x = jax.device_put(x, NamedSharding(mesh, in_specs))",
+            *self.placed(),
             '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
             "    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x)",
         ]
-        return lines
 
     def forward(
         self, name: str, kernel: str, spec: str, promise: Promise, axes: tuple[str, ...] | None = None

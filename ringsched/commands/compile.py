@@ -14,8 +14,8 @@ from ringsched.commands.audited import audit_small, auditor
 from ringsched.commands.compare import GENERATED, Compared, Figures, Other, comparison_text, figures_of, open_other
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
-from ringsched.commands.settings import parse_settings, single
-from ringsched.commands.verify import CHECKED, Outcome, check_and_compile
+from ringsched.commands.settings import Settings, parse_settings, single
+from ringsched.commands.verify import CHECKED, Outcome, check_and_compile, check_and_port
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic, DiagnosticError
 from ringsched.lower.plan import Decision
 from ringsched.operand import Operand, parse_operands
@@ -36,6 +36,7 @@ class Request:
     file: str
     settings: tuple[str, ...]
     overlap: str | None
+    backend: str
     output: str | None
     emit: str | None
     explain: bool
@@ -58,6 +59,8 @@ def compile_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     operands = parse_operands(request.shape)
     _check_usage(request)
+    if request.backend == "xla":
+        return _port(request, settings)
     other = None if request.compare is None else open_other(request.compare, single(settings))
     with auditor(request.audit and not request.debug) as process:
         outcome, compiled = check_and_compile(request.file, settings, overlap=request.overlap, debug=request.debug)
@@ -69,6 +72,8 @@ def compile_file(request: Request) -> int:
 
 def _check_usage(request: Request) -> None:
     """What can be told before anything is compiled."""
+    if request.backend == "xla":
+        _check_portable(request)
     if request.prints and request.as_json:
         raise click.UsageError("--json and the emitted text would both go to stdout. Give the text a file: -o FILE.")
     if request.shape and not request.target:
@@ -84,6 +89,37 @@ def _check_usage(request: Request) -> None:
             device_count(request.target)
         except TargetError as error:
             raise DiagnosticError([_target_diagnostic(error)]) from None
+
+
+_KERNELS_ONLY = ("explain", "debug", "target", "compare", "cores", "shape")
+
+
+def _check_portable(request: Request) -> None:
+    asked = [name for name in _KERNELS_ONLY if getattr(request, name)]
+    if asked:
+        raise click.UsageError(f"--{asked[0]} is about the TPU kernel; the module of --backend xla has none.")
+    if request.emit == "program":
+        raise click.UsageError("--emit program: --backend xla makes no Program. Take --emit schedule or kernel.")
+
+
+def _port(request: Request, settings: Settings) -> int:
+    """The module of the portable back end."""
+    outcome, portable = check_and_port(request.file, settings, overlap=request.overlap)
+    if portable is None:
+        return _fail(request, outcome)
+    path = None if request.prints else _path(request, portable.schedule)
+    text = print_schedule(portable.schedule) if request.emit == "schedule" else portable.source
+    if path is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(path, text, sources=_files(portable.schedule))
+    if request.as_json:
+        print_json(outcome.to_json() | {"output": path and str(path), "backend": "xla"})
+        return EXIT_RIGHT
+    written = f" → {path}" if path is not None else ""
+    sentence = outcome.sentence().removeprefix(request.file)
+    click.echo(f"{request.file}{written}{sentence}", err=request.prints)
+    return EXIT_RIGHT
 
 
 def _fail(request: Request, outcome: Outcome) -> int:
@@ -245,6 +281,7 @@ def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ..
         source=compiled.source,
         function=compiled.proven.schedule.name,
         sides=compiled.proven.topology.sides,
+        topology=compiled.proven.topology,
         operands=operands,
         target=target,
         cores=None if cores is None else int(cores),

@@ -27,7 +27,7 @@ from ringsched.diagnostics import (
 Verdict = Literal["right", "wrong", "undecided"]
 
 # These are about the command rather than the schedule: a parameter, a target or an output that cannot be used.
-_ABOUT_THE_COMMAND = {"RS213", "RS218", "RS601", "RS602", "RS603", "RS611", "RS613", "RS831"}
+_ABOUT_THE_COMMAND = {"RS213", "RS218", "RS240", "RS241", "RS601", "RS602", "RS603", "RS611", "RS613", "RS831"}
 _OPEN = {"RS605"}  # a deadline decides nothing
 _NOTES = {"RS610"}  # said, and no failure
 

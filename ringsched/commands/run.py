@@ -8,10 +8,10 @@ import click
 
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import exit_status, print_json, progress, say, show
-from ringsched.commands.settings import parse_settings
-from ringsched.commands.verify import Outcome, check_and_compile
+from ringsched.commands.settings import Settings, parse_settings
+from ringsched.commands.verify import Outcome, check_and_compile, check_and_port
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
-from ringsched.operand import Operand, parse_dtype, parse_operands
+from ringsched.operand import Operand, operands_for, parse_dtype, parse_operands
 from ringsched.pipeline import AnyCompiled, ProvenChain
 from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
 
@@ -23,6 +23,7 @@ class Request:
     file: str
     settings: tuple[str, ...]
     overlap: str | None
+    backend: str
     shape: tuple[str, ...]
     dtype: str | None
     seed: int
@@ -35,6 +36,8 @@ def run_file(request: Request) -> int:
     settings = parse_settings(request.settings, ranges=False)
     dtype = parse_dtype(request.dtype) if request.dtype else None
     given = parse_operands(request.shape, dtype)
+    if request.backend == "xla":
+        return _run_portable(request, settings, given, dtype or "float32")
     outcome, compiled = check_and_compile(request.file, settings, overlap=request.overlap)
     if not request.as_json:
         show(outcome.diagnostics)
@@ -47,21 +50,66 @@ def run_file(request: Request) -> int:
     return _run(request, outcome, compiled, operands)
 
 
+def _run_portable(request: Request, settings: Settings, given: tuple[Operand, ...], dtype: str) -> int:
+    """The module of the portable back end on as many virtual devices."""
+    outcome, portable = check_and_port(request.file, settings, overlap=request.overlap)
+    if not request.as_json:
+        show(outcome.diagnostics)
+        click.echo(outcome.sentence())
+    if portable is None:
+        if request.as_json:
+            print_json(outcome.to_json() | _not_run(None))
+        return exit_status(outcome.diagnostics)
+    promise = portable.flat.promise
+    operands = operands_for(promise, None, given, dtype=dtype, smallest=True)
+    if _too_many(request, outcome, promise.topology.ranks):
+        return EXIT_RIGHT
+    report = run_kernel(
+        portable.source,
+        function=portable.schedule.name,
+        promise=promise,
+        operands=operands,
+        seed=request.seed,
+        timeout=request.timeout,
+        modes=("xla",),
+    )
+    return _told(request, outcome, report, twin_name(promise.kind), operands, promise.topology.ranks)
+
+
+def _too_many(request: Request, outcome: Outcome, ranks: int) -> bool:
+    """Whether there are more ranks than are run (RS610), which is said here; else that it runs now."""
+    if ranks <= MAX_RANKS:
+        progress(f"running on {_devices(ranks)} …")
+        return False
+    message = f"execution is not simulated for more than {MAX_RANKS} ranks; verification holds as it is"
+    finding = Diagnostic(code="RS610", message=message, help="to see the kernel run, take fewer: --set N=8")
+    if request.as_json:
+        print_json(outcome.to_json() | _not_run(finding))
+    else:
+        say(f"note[RS610]: {message}\n  = help: {finding.help}")
+    return True
+
+
+def _told(
+    request: Request, outcome: Outcome, report: RunReport, twin: str, operands: tuple[Operand, ...], ranks: int
+) -> int:
+    if request.as_json:
+        found = [diagnostic.to_json() for diagnostic in report.diagnostics]
+        about = {"operand": ", ".join(map(str, operands)), "backend": request.backend}
+        print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | about)
+    else:
+        _print_report(request.file, report, twin, operands, ranks)
+    return exit_status(report.diagnostics)
+
+
 def _run(request: Request, outcome: Outcome, compiled: AnyCompiled, operands: tuple[Operand, ...]) -> int:
     proven = compiled.proven
     layers = proven.layers if isinstance(proven, ProvenChain) else None
     last = proven.links[-1] if isinstance(proven, ProvenChain) else proven
     promise, compute = last.flat.promise, last.schedule.compute
     ranks = promise.topology.ranks
-    if ranks > MAX_RANKS:
-        message = f"execution is not simulated for more than {MAX_RANKS} ranks; verification holds as it is"
-        finding = Diagnostic(code="RS610", message=message, help="to see the kernel run, take fewer: --set N=8")
-        if request.as_json:
-            print_json(outcome.to_json() | _not_run(finding))
-        else:
-            say(f"note[RS610]: {message}\n  = help: {finding.help}")
+    if _too_many(request, outcome, ranks):
         return EXIT_RIGHT
-    progress(f"running on {_devices(ranks)} …")
     report = run_kernel(
         compiled.source,
         function=compiled.proven.schedule.name,
@@ -72,15 +120,9 @@ def _run(request: Request, outcome: Outcome, compiled: AnyCompiled, operands: tu
         seed=request.seed,
         timeout=request.timeout,
     )
-    if request.as_json:
-        found = [diagnostic.to_json() for diagnostic in report.diagnostics]
-        about = {"operand": ", ".join(map(str, operands))}
-        print_json(outcome.to_json() | {"diagnostics": found} | report.to_json() | about)
-    else:
-        product = "the product in float64" if layers is None else "the layers in float64"
-        twin = twin_name(promise.kind) if compute is None else product
-        _print_report(request.file, report, twin, operands, ranks)
-    return exit_status(report.diagnostics)
+    product = "the product in float64" if layers is None else "the layers in float64"
+    twin = twin_name(promise.kind) if compute is None else product
+    return _told(request, outcome, report, twin, operands, ranks)
 
 
 def _not_run(finding: Diagnostic | None) -> dict[str, object]:
@@ -100,7 +142,8 @@ def _print_report(file: str, report: RunReport, twin: str, operands: tuple[Opera
         click.echo(_mode_line(mode))
     show(report.diagnostics)
     verdict = "agrees with" if report.ok else "fails in the comparison with"
-    click.echo(f"{file}: the kernel {verdict} {twin} on {_devices(ranks)}, {', '.join(map(str, operands))} on each")
+    what = "module" if any(mode.mode == "xla" for mode in report.modes) else "kernel"
+    click.echo(f"{file}: the {what} {verdict} {twin} on {_devices(ranks)}, {', '.join(map(str, operands))} on each")
 
 
 def _devices(ranks: int) -> str:
@@ -114,12 +157,9 @@ def _mode_line(mode: ModeRun) -> str:
         result = "every bit equal" if mode.max_error == 0 else f"max error {mode.max_error:.3g}"
     else:
         result = f"max error {mode.max_error:.2g} (rounding explains {mode.bound:.2g})"
-    parts = [
-        f"{mode.calls} calls",
-        result,
-        _count(mode.races, "race"),
-        _count(mode.leftover_semaphores, "leftover semaphore"),
-    ]
+    parts = [f"{mode.calls} calls", result]
+    if mode.mode != "xla":
+        parts += [_count(mode.races, "race"), _count(mode.leftover_semaphores, "leftover semaphore")]
     seconds = "" if mode.seconds is None else f"  {mode.seconds:.1f} s"
     return f"  {mode.mode:<8} {', '.join(parts)}{seconds}"
 

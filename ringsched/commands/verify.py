@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import click
 
@@ -21,7 +23,7 @@ from ringsched.commands.settings import (
     single,
 )
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_USAGE, Diagnostic, DiagnosticError
-from ringsched.pipeline import CALLS, AnyCompiled, compile_schedule, open_schedule, prove
+from ringsched.pipeline import CALLS, AnyCompiled, Portable, compile_portable, compile_schedule, open_schedule, prove
 from ringsched.schedule.loader import set_parameters
 from ringsched.schedule.schedule import Chain, Schedule
 
@@ -39,6 +41,7 @@ class Outcome:
     diagnostics: tuple[Diagnostic, ...]
     overlap: str | None = None  # as asked for
     audit: Audit | None = None
+    checked: str = CHECKED
 
     def to_json(self) -> dict[str, object]:
         """The keys that `--json` promises."""
@@ -56,7 +59,7 @@ class Outcome:
     def sentence(self) -> str:
         """The line for people."""
         seconds = f"in {self.seconds:.2f} s"
-        checked = CHECKED if self.audit is None else f"{CHECKED}; {self.audit.words()}"
+        checked = self.checked if self.audit is None else f"{self.checked}; {self.audit.words()}"
         if self.diagnostics:
             count = len(self.diagnostics)
             errors = f"{count} {'error' if count == 1 else 'errors'}"
@@ -103,12 +106,27 @@ def check_and_compile(
     file: str, settings: Settings, *, overlap: str | None = None, debug: bool = False
 ) -> tuple[Outcome, AnyCompiled | None]:
     """Checks a file at one value of each parameter, and compiles it where it is right."""
+    return _check_and(lambda schedule: compile_schedule(schedule, debug=debug), file, settings, overlap)
+
+
+def check_and_port(file: str, settings: Settings, *, overlap: str | None = None) -> tuple[Outcome, Portable | None]:
+    """The same for the portable back end, which needs the data flow alone to be right."""
+    outcome, portable = _check_and(compile_portable, file, settings, overlap)
+    return replace(outcome, checked="data flow"), portable
+
+
+_Made = TypeVar("_Made")
+
+
+def _check_and(
+    make: Callable[[Schedule | Chain], _Made], file: str, settings: Settings, overlap: str | None
+) -> tuple[Outcome, _Made | None]:
     start = time.perf_counter()
     parameters: dict[str, int] = {}
     try:
         schedule = open_schedule(file, overlap=overlap)
         parameters = _parameters(schedule, single(settings))
-        compiled = compile_schedule(set_parameters(schedule, single(settings)), debug=debug)
+        compiled = make(set_parameters(schedule, single(settings)))
     except DiagnosticError as error:
         return _outcome(file, parameters, settings, overlap, start, error.diagnostics), None
     return _outcome(file, parameters, settings, overlap, start, ()), compiled

@@ -47,13 +47,13 @@ from dataclasses import replace
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
 from ringsched.expr import Binary, Compare, Expr, Int, Var
-from ringsched.lower.lanes import flat_rank
 from ringsched.lower.lower import Lowered
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.plan import Decision
 from ringsched.lower.streams import LAYER, LAYERS, await_weights, early, fetch, fetched, loaded, weight, with_weights
 from ringsched.program.program import (
     BARRIER,
+    RANK,
     Add,
     Buffer,
     Copy,
@@ -134,7 +134,7 @@ def _own_shard(closing: Program, shard: Region) -> tuple[Copy, WaitDma]:
     """This rank's shard of the whole operand: a copy, and the wait for it."""
     own: tuple[Expr, ...] = tuple(Var(name=c) for c in closing.coordinates)
     if len(closing.buffer(OUTPUT).shape) - len(closing.buffer(LAST).shape) != len(own):
-        own = (flat_rank(closing.coordinates, closing.sides),)
+        own = (RANK,)
     done = SemaphoreRef(semaphore=_LOADED_INPUT)
     source = Region(buffer=INPUT, index=own)
     return (

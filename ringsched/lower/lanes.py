@@ -12,15 +12,16 @@ that is the same at every rank is looked at from rank 0 only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ringsched.closures import compiled
-from ringsched.expr import Expr, Int, Var, binary, integer, names, substitute
+from ringsched.expr import Binary, Expr, Int, Var, binary, integer, names, substitute
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Rank, Slice, Transfer
-from ringsched.topology import Topology
+from ringsched.topology import Topology, shifting_order
 
+Place = tuple[Expr, ...]
 Piece = tuple[int, ...]  # the leading indices of a chunk block, the rest whole
 
 
@@ -58,6 +59,7 @@ class Lanes:
     rotation: tuple[
         int | None, ...
     ] = ()  # of a symmetric schedule: the coordinate that each chunk dimension turns with
+    arriving: Mapping[Transfer, tuple[Expr, ...]] = field(default_factory=dict)  # see `Ends.chunk`
 
     def bind(self, use: Use, rank: int, value: int) -> dict[str, int]:
         """All names of the statement of `use`, on `rank`."""
@@ -119,7 +121,7 @@ def pieces(
         axis = rotation[d]
         if axis is not None and _whole(part, dims[d], env):
             own = Var(name=flat.topology.coordinates[axis])
-            turned = [binary("%", binary("+", own, v), dims[d]) for v in range(dims[d])]
+            turned = [flat.further(own, v, dims[d]) for v in range(dims[d])]
             found = [((*p, integer(t, env)), (*e, t)) for p, e in found for t in turned]
             continue
         first = integer(start, env)
@@ -136,13 +138,23 @@ def _whole(part: Expr | Slice, size: int, env: dict[str, int]) -> bool:
     return (first, last) == (0, size)
 
 
-def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
-    """The lanes of a schedule whose data flow is right."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """A statement as its receiver sees it: the number of the sender, and the leading chunk indices."""
+
+    source: Expr
+    chunk: tuple[Expr, ...]
+
+
+def find_lanes(flat: FlatSchedule, *, symmetric: bool, ends: Mapping[Transfer, Ends] | None = None) -> Lanes:
+    """The lanes of a schedule whose data flow is right. `ends`: of statements of which they are known."""
+    ends = ends or {}
     ranks = (0,) if symmetric else tuple(range(flat.topology.ranks))
     table: dict[_Key, Lane] = {}
     uses: list[list[Use]] = []
-    groups = [[_groups(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
+    groups = [[groups_of(flat, transfer, ranks) for transfer in transfers] for transfers in flat.steps]
     plain = _unwrapped(flat, groups, ranks)
+    plain |= {statement: unflattened(end.source, flat.topology.sides) for statement, end in ends.items()}
     for step, transfers in enumerate(flat.steps):
         uses.append([])
         seen = Counter[Transfer]()  # a statement may come twice in one step, with other `each` values
@@ -158,7 +170,15 @@ def find_lanes(flat: FlatSchedule, *, symmetric: bool) -> Lanes:
     lanes = _with_uses(tuple(table.values()), uses)
     rotation = _rotation(flat) if symmetric else (None,) * len(flat.promise.dims)
     frozen = tuple(tuple(group) for group in uses)
-    return Lanes(flat=flat, symmetric=symmetric, ranks=ranks, lanes=lanes, uses=frozen, rotation=rotation)
+    return Lanes(
+        flat=flat,
+        symmetric=symmetric,
+        ranks=ranks,
+        lanes=lanes,
+        uses=frozen,
+        rotation=rotation,
+        arriving={statement: end.chunk for statement, end in ends.items()},
+    )
 
 
 def _rotation(flat: FlatSchedule) -> tuple[int | None, ...]:
@@ -175,7 +195,7 @@ def _rotation(flat: FlatSchedule) -> tuple[int | None, ...]:
 _Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]  # `each` values, and the ranks that send them
 
 
-def _groups(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
+def groups_of(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
     """More than one group where the guard looks at the `each` value."""
     if transfer.each is None:
         senders = _senders(flat, transfer, ranks, None)
@@ -214,9 +234,6 @@ def _senders(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...],
 def _pinned(flat: FlatSchedule, rank: Rank, env: dict[str, int]) -> int | None:
     place = tuple(integer(e, env) for e in rank.coordinates)
     return flat.topology.rank(place) if len(place) == len(flat.topology.sides) else place[0]
-
-
-Place = tuple[Expr, ...]
 
 
 def _unwrapped(flat: FlatSchedule, groups: list[list[_Groups]], ranks: tuple[int, ...]) -> dict[Transfer, Place]:
@@ -261,13 +278,19 @@ def _source(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...])
     if statement.sender is not None:
         return None
     targets = dict(_moves(flat, transfer, active))
+    if flat.flips and _moves(flat, transfer, tuple(targets.values())) == [(b, a) for a, b in targets.items()]:
+        return _peer(topology, statement)  # bits flip back
     hops = {
         tuple(
             by % side if topology.wraps else by for by, side in zip(_hop(topology, a, b), topology.sides, strict=True)
         )
         for a, b in targets.items()
     }
-    if len(hops) == 1:
+    if topology.twist:
+        back = _step_back(topology, targets)
+        if back is not None:
+            return _untwisted(topology, back)
+    elif len(hops) == 1:
         return tuple(_shifted(topology, axis, -amount) for axis, amount in enumerate(hops.pop()))
     if all(targets.get(target) == rank for rank, target in targets.items()):
         return _peer(topology, statement)
@@ -289,13 +312,43 @@ def _peer(topology: Topology, statement: Transfer) -> tuple[Expr, ...]:
         return unflattened(coordinates[0], topology.sides)
     if not topology.wraps:
         return coordinates
-    return tuple(_wrapped(e, side) for e, side in zip(coordinates, topology.sides, strict=True))
+    return _untwisted(topology, coordinates)
+
+
+def _step_back(topology: Topology, targets: dict[int, int]) -> Place | None:
+    """The place from which one hop, the same for all, leads here; None where there is no such hop."""
+    for axis, name in enumerate(topology.coordinates):
+        for hop in (1, -1):
+            places = ((topology.at(a), b) for a, b in targets.items())
+            if all(topology.rank((*at[:axis], at[axis] + hop, *at[axis + 1 :])) == b for at, b in places):
+                own: list[Expr] = [Var(name=c) for c in topology.coordinates]
+                own[axis] = binary("+", Var(name=name), -hop)
+                return tuple(own)
+    return None
+
+
+def _untwisted(topology: Topology, coordinates: Place) -> Place:
+    """Wrapped into range; on a twisted torus, what wraps around one axis shifts along others."""
+    found = list(coordinates)
+    for axis in shifting_order(topology.twist):
+        expr, side = found[axis], topology.sides[axis]
+        if _within(expr, side):
+            continue
+        for other, shift in enumerate(topology.twist[axis]):
+            if shift:
+                found[other] = binary("+", found[other], binary("*", binary("//", expr, side), shift))
+    return tuple(_wrapped(e, side) for e, side in zip(found, topology.sides, strict=True))
+
+
+def _within(expr: Expr, side: int) -> bool:
+    """Whether an expression is a coordinate, or was wrapped already."""
+    if isinstance(expr, Int):
+        return 0 <= expr.value < side
+    return isinstance(expr, Var) or (isinstance(expr, Binary) and expr.op == "%" and expr.right == Int(value=side))
 
 
 def _wrapped(expr: Expr, side: int) -> Expr:
-    return (
-        expr if isinstance(expr, Var) or (isinstance(expr, Int) and 0 <= expr.value < side) else binary("%", expr, side)
-    )
+    return expr if _within(expr, side) else binary("%", expr, side)
 
 
 def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:
@@ -307,11 +360,11 @@ def unflattened(rank: Expr, sides: tuple[int, ...]) -> tuple[Expr, ...]:
     return (rank, *place)
 
 
-def flat_rank(coordinates: Sequence[str], sides: Sequence[int]) -> Expr:
-    """`r` in terms of a Program's coordinates."""
-    number: Expr = Var(name=coordinates[0])
-    for name, side in zip(coordinates[1:], sides[1:], strict=True):
-        number = binary("+", binary("*", number, side), Var(name=name))
+def flat_rank(place: Sequence[Expr], sides: Sequence[int]) -> Expr:
+    """The number of the rank at `place`, row-major."""
+    number = place[0]
+    for coordinate, side in zip(place[1:], sides[1:], strict=True):
+        number = binary("+", binary("*", number, side), coordinate)
     return number
 
 

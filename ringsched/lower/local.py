@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ringsched.collectives import OWNED
-from ringsched.expr import Expr, Int, Var, binary
+from ringsched.expr import Expr, Int, Var
 from ringsched.lower.lanes import Lanes, Piece
 from ringsched.lower.naming import OUTPUT
 from ringsched.lower.places import Place, Places, coalesce
@@ -11,6 +11,7 @@ from ringsched.lower.where import where
 from ringsched.program.program import Instruction, Region, When, Zero
 from ringsched.program.simplify import simplify
 
+RANK = -1  # in place of a coordinate: the number of the rank
 Block = tuple[Piece, Place]  # leading chunk indices, and where the chunk lies now
 
 
@@ -38,8 +39,10 @@ def absolute(lanes: Lanes, piece: Piece) -> tuple[Expr, ...]:
         if axis is None:
             exprs.append(Int(value=value))
             continue
-        own = Var(name=topology.coordinates[axis])
-        exprs.append(simplify(binary("%", binary("+", own, value), topology.sides[axis])) if value else own)
+        flat = axis == RANK
+        own = Var(name="r" if flat else topology.coordinates[axis])
+        side = topology.ranks if flat else topology.sides[axis]
+        exprs.append(simplify(lanes.flat.further(own, value, side)))
     return tuple(exprs)
 
 
@@ -70,17 +73,17 @@ def _on(lanes: Lanes, ranks: list[int]) -> tuple[Expr, ...]:
 
 
 def _rotating(lanes: Lanes, dimension: int) -> int | None:
-    """The coordinate that an owner dimension counts along."""
+    """The coordinate that an owner dimension counts along, or `RANK`."""
     promise = lanes.flat.promise
     if promise.group == 0 or dimension >= OWNED[promise.kind] * promise.group:
         return None
-    return dimension % promise.group if promise.group == len(promise.topology.sides) else None
+    return dimension % promise.group if promise.group == len(promise.topology.sides) else RANK
 
 
 def _relative(lanes: Lanes, piece: Piece, rank: int) -> Piece:
-    place = lanes.flat.topology.at(rank)
+    place = (*lanes.flat.topology.at(rank), rank)  # RANK is the last of them
     index = []
     for d, value in enumerate(piece):
         axis = _rotating(lanes, d)
-        index.append(value if axis is None else (value - place[axis]) % lanes.flat.promise.dims[d])
+        index.append(value if axis is None else lanes.flat.back(value, place[axis], lanes.flat.promise.dims[d]))
     return tuple(index)

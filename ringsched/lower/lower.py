@@ -5,6 +5,7 @@ places     where each chunk lies on each rank, when each arrival is needed
 plan       slots, semaphores, credits
 emit       the code of each step; of a schedule that multiplies: interleave, sequential
 roll       equal steps as loops
+tabled     in place of plan and emit: irregular ones, and those with more transfers than semaphores
 barrier    in front: each rank tells exactly the ranks that write to it that it is there
 """
 
@@ -17,14 +18,18 @@ from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.interleave import MultiplyingEmitter
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
+from ringsched.lower.meeting import Notes, meeting
 from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
-from ringsched.lower.places import find_places
-from ringsched.lower.plan import DONE, Decision, Plan, make_plan
+from ringsched.lower.pinned import looked_up, pinned
+from ringsched.lower.places import Places, find_places
+from ringsched.lower.plan import DEDICATED_SEMAPHORES, DONE, Decision, Plan, make_plan, tabled
 from ringsched.lower.sequential import Terms, TermsEmitter, decision, products_apart
+from ringsched.lower.tabled import TabledEmitter
 from ringsched.lower.where import where
 from ringsched.program.program import (
     BARRIER,
+    RANK,
     Buffer,
     Copy,
     Instruction,
@@ -39,8 +44,20 @@ from ringsched.program.program import (
 )
 from ringsched.program.simplify import known
 from ringsched.schedule.flat import FlatSchedule
+from ringsched.schedule.schedule import Lowering
 
 UNROLLED_STEPS = 8
+MANY_PINNED = 24  # statements about one rank each; fewer are code of their own
+ENTRY_NOTES = Notes(
+    signal="tell the ranks that write here that this one has started",
+    wait="wait until the ranks that this one writes to have started",
+)
+BARRIER_DECISION = Decision(
+    subject="barrier",
+    choice="signal each rank that writes here, wait for each rank written to",
+    reason="a remote write must not come before its target has entered the kernel; both neighbours would not do: "
+    "one that is a call ahead can stand in for one that is late",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +69,17 @@ class Lowered:
 def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     """The Program of a schedule whose data flow is right; raises RS607 where it cannot be lowered."""
     wishes = flat.schedule.lowering
+    if flat.schedule.compute is None and wishes == Lowering() and not symmetric and pinned(flat) >= MANY_PINNED:
+        return _tabled_of_pinned(flat)
     lanes = find_lanes(flat, symmetric=symmetric)
     places = find_places(lanes)
+    if flat.schedule.compute is None and wishes == Lowering() and symmetric and _crowded(lanes):
+        return _tabled(lanes, places)
     plan = make_plan(lanes, places, wishes)
-    unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
     compute = flat.schedule.compute
+    looking = compute is not None and any(tabled(lane.statement) for lane in lanes.lanes)
+    unroll = wishes.unroll if wishes.unroll is not None else len(flat.steps) <= UNROLLED_STEPS
+    unroll |= looking  # kernels that multiply take no tables
     multiplier: Multiplier | Terms | None = None
     sequential = compute is not None and compute.overlap == "none"
     if compute is not None:
@@ -92,6 +115,44 @@ def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
         body=body,
     )
     return Lowered(program=program, decisions=tuple(decisions))
+
+
+def _tabled_of_pinned(flat: FlatSchedule) -> Lowered:
+    """What each rank does is looked up; transfers of several chunks stay whole where all of them lie together."""
+    for single in (False, True):
+        changed, ends = looked_up(flat, single=single)
+        lanes = find_lanes(changed, symmetric=False, ends=ends)
+        places = find_places(lanes)
+        if single or not any(s.extra for sent in places.sent.values() for group in sent.values() for s in group):
+            break
+    return _tabled(lanes, places)
+
+
+def _crowded(lanes: Lanes) -> bool:
+    """Whether tables say what travels, and there are not semaphores enough for each transfer to have its own."""
+    uses = sum(len(lane.steps) for lane in lanes.lanes)
+    return uses > DEDICATED_SEMAPHORES and any(tabled(lane.statement) for lane in lanes.lanes)
+
+
+def _tabled(lanes: Lanes, places: Places) -> Lowered:
+    topology, promise = lanes.flat.topology, lanes.flat.promise
+    emitter = TabledEmitter(lanes, places)
+    below = {"r": topology.ranks, **dict(zip(topology.coordinates, topology.sides, strict=True))}
+    body = roll(emitter.run(), loops=True, below=below, rank=RANK)
+    barrier = meeting(lanes, [use for uses in lanes.uses for use in uses], SemaphoreRef(semaphore=BARRIER), ENTRY_NOTES)
+    program = Program(
+        name=lanes.flat.schedule.name,
+        coordinates=topology.coordinates,
+        sides=topology.sides,
+        buffers=(
+            Buffer(name=INPUT, space="input", shape=promise.input_shape()),
+            Buffer(name=OUTPUT, space="output", shape=promise.output_shape()),
+            *emitter.buffers(),
+        ),
+        semaphores=(*emitter.semaphores(), Semaphore(name=BARRIER, kind="barrier")),
+        body=_entered(barrier, body),
+    )
+    return Lowered(program=program, decisions=(*emitter.decisions(), BARRIER_DECISION))
 
 
 def _entered(barrier: tuple[Instruction, ...], body: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
@@ -166,11 +227,7 @@ def _used(body: tuple[Instruction, ...]) -> set[str]:
 
 
 def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
-    """Signal every rank that writes into this one's memory, once; wait for as many as this one writes to.
-
-    With both neighbours signalled and both waited for, a neighbour that is already in its next call could be taken for
-    one that has not arrived in this one; the hazard rule shows it for two calls of a shift on five ranks or more.
-    """
+    """Signal every rank that writes into this one's memory, once; wait for as many as this one writes to."""
     topology = lanes.flat.topology
     code = StepCode()
     ref = SemaphoreRef(semaphore=BARRIER)
@@ -187,7 +244,7 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
                 by_source.setdefault(_writer(lane, use), set()).update(reader for reader, _ in pairs - seen)
                 seen |= pairs
         for source, readers in by_source.items():
-            signal = Signal(semaphore=ref, peer=source, note="tell the ranks that write here that this one has started")
+            signal = Signal(semaphore=ref, peer=source, note=ENTRY_NOTES.signal)
             conditions = () if lanes.symmetric else where(topology, frozenset(readers), lambda v: Int(value=v))
             code.instructions.append(When(conditions=conditions, body=(signal,)) if conditions else signal)
     counts: dict[int, set[int]] = {}
@@ -198,16 +255,10 @@ def _barrier(lanes: Lanes) -> tuple[tuple[Instruction, ...], Decision]:
             counts.setdefault(len({reader for reader, writer in seen if writer == rank}), set()).add(rank)
     for count, ranks in sorted(counts.items()):
         if count:
-            wait = Wait(semaphore=ref, amount=count, note="wait until the ranks that this one writes to have started")
+            wait = Wait(semaphore=ref, amount=count, note=ENTRY_NOTES.wait)
             conditions = () if lanes.symmetric else where(topology, frozenset(ranks), lambda v: Int(value=v))
             code.instructions.append(When(conditions=conditions, body=(wait,)) if conditions else wait)
-    reason = Decision(
-        subject="barrier",
-        choice="signal each rank that writes here, wait for each rank written to",
-        reason="a remote write must not come before its target has entered the kernel; both neighbours would not do: "
-        "one that is a call ahead can stand in for one that is late",
-    )
-    return tuple(code.instructions), reason
+    return tuple(code.instructions), BARRIER_DECISION
 
 
 def _writer(lane: Lane, use: Use) -> tuple[Expr, ...]:

@@ -53,9 +53,12 @@ class Naming:
             sample = self.lanes.bind(use, use.senders[0], use.values[0])
             exprs = pieces(self.lanes.flat, lane.statement.chunk, sample, self.lanes.rotation)[piece][1]
             at: dict[str, Expr] = {}
-            if received or lane.sender is not None:  # the sender's coordinates in terms of this rank's
+            if received and lane.statement in self.lanes.arriving:
+                exprs = self.lanes.arriving[lane.statement]
+            elif received or lane.sender is not None:  # the sender's coordinates in terms of this rank's
                 source = [substitute(e, dict(env)) for e in lane.source]
-                at = dict(zip(self.lanes.flat.topology.coordinates, source, strict=True))
+                topology = self.lanes.flat.topology
+                at = {"r": flat_rank(source, topology.sides), **dict(zip(topology.coordinates, source, strict=True))}
             self.known[key] = tuple(simplify(substitute(substitute(e, dict(env)), dict(at))) for e in exprs)
         return self.known[key] + tuple(self._inner(len(self.known[key]) + d, i) for d, i in enumerate(extra))
 
@@ -65,7 +68,7 @@ class Naming:
         if axis is None:
             return Int(value=index)
         own = Var(name=self.lanes.flat.topology.coordinates[axis])
-        return simplify(binary("%", binary("+", own, index), self.lanes.flat.promise.dims[dimension]))
+        return simplify(self.lanes.flat.further(own, index, self.lanes.flat.promise.dims[dimension]))
 
     def peer(self, code: StepCode, use: Use, *, source: bool) -> tuple[Expr, ...]:
         """Whom this rank sends to, or who sends to it."""
@@ -117,8 +120,6 @@ class Naming:
         env: dict[str, Expr] = {name: Int(value=number) for name, number in flat.env.items()}
         for name in self.loop_names[use.lane]:
             env[name] = code.hole(use.env[name], name)
-        if "r" not in flat.topology.coordinates:
-            env["r"] = flat_rank(flat.topology.coordinates, flat.topology.sides)
         if lane.statement.each is not None and value is not None:
             env[lane.statement.each.var] = value
         return env

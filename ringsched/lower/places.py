@@ -235,7 +235,7 @@ def _seen_by_receiver(lanes: Lanes, use: Use, chunk: Chunk) -> Chunk:
         return chunk
     back = lanes.flat.topology.at(lanes.sender(use, 0))  # the opposite of the displacement
     return tuple(
-        index if axis is None else (index + back[axis]) % lanes.flat.promise.dims[d]
+        index if axis is None else lanes.flat.onward(index, back[axis], lanes.flat.promise.dims[d])
         for d, (index, axis) in enumerate(zip(chunk, lanes.rotation, strict=True))
     )
 

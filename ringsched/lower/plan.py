@@ -13,10 +13,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
+from ringsched.expr import lookups, names
 from ringsched.lower.lanes import Lane, Lanes, Use
 from ringsched.lower.places import END, Moment, Places, Slot
 from ringsched.program.simplify import simplify
-from ringsched.schedule.schedule import Lowering
+from ringsched.schedule.schedule import Lowering, Slice, Transfer
 
 DONE = "done"  # counts what only the end waits for, all of it: sends, and copies within a rank
 DEDICATED_SLOTS = 8  # up to so many uses, over all lanes, each has a slot of its own
@@ -120,14 +121,15 @@ class _Draft:
     lane: Lane
     grid: tuple[int, ...] | None
     pieces: int
-    uniform: bool  # all ranks send in all uses
+    uniform: bool  # all ranks send in all uses, to the same rank each time
     distinct: int  # so many resources, used round robin, and no rank ever receives in one of them twice
     rows: int = 0
     base: int = 0
 
 
 def _draft(lanes: Lanes, places: Places, lane: Lane) -> _Draft:
-    slotted, pieces, uniform = False, 1, True
+    known = {"r", *lanes.flat.topology.coordinates, *lanes.flat.env}
+    slotted, pieces, uniform = False, 1, all(names(e) <= known for e in lane.source)
     for step in lane.steps:
         use = _use(lanes, lane, step)
         uniform &= use.senders == lanes.ranks
@@ -229,7 +231,8 @@ def _keep(
     if draft.grid is not None:
         promise = lanes.flat.promise
         operands = math.prod(promise.input_shape()) + math.prod(promise.output_shape())
-        plenty = min(DEDICATED_SLOTS // slotted, SLOT_MEMORY * operands // math.prod(draft.grid))
+        most = plenty if tabled(draft.lane.statement) else DEDICATED_SLOTS // slotted
+        plenty = min(most, SLOT_MEMORY * operands // math.prod(draft.grid))
     if uses <= plenty:
         return uses
     if draft.uniform:
@@ -247,6 +250,11 @@ def _keep(
             )
         ]
     )
+
+
+def tabled(statement: Transfer) -> bool:
+    """Whether its indices come from tables. Then nothing says that slots are free again in the order of their use."""
+    return any(lookups(part) for part in statement.chunk.index if not isinstance(part, Slice))
 
 
 def _recycled(draft: _Draft, keep: int, freed: dict[tuple[int, int], int]) -> bool:

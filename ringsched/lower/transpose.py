@@ -80,7 +80,7 @@ def _backward(lanes: Lanes, lane: Lane) -> Transfer | None:
     else:
         at = dict(zip(flat.topology.coordinates, lane.source, strict=True))
         if "r" not in at:
-            at["r"] = substitute(flat_rank(flat.topology.coordinates, flat.topology.sides), dict(at))
+            at["r"] = flat_rank(lane.source, flat.topology.sides)
         if lane.source != lane.peer:
             conditions = (*_exists(lanes, lane), *(simplify(substitute(c, at)) for c in statement.when))
     chunk = _chunk(flat, statement, at, lane)

@@ -21,10 +21,7 @@ def where(topology: Topology, ranks: frozenset[int], number: Number) -> tuple[Ex
         for name, side, values in zip(topology.coordinates, topology.sides, projections, strict=True):
             conditions.extend(_one_axis(Var(name=name), side, values, number))
         return tuple(conditions)
-    flat: Expr = Var(name=topology.coordinates[0])
-    for name, side in zip(topology.coordinates[1:], topology.sides[1:], strict=True):
-        flat = binary("+", binary("*", flat, side), Var(name=name))
-    return tuple(_one_axis(flat, topology.ranks, sorted(ranks), number))
+    return tuple(_one_axis(Var(name="r"), topology.ranks, sorted(ranks), number))
 
 
 def _one_axis(value: Expr, side: int, members: list[int], number: Number) -> list[Expr]:

@@ -2,9 +2,10 @@
 
 Where all ranks run the same text up to translation, rank 0's trace stands for all (`Expansion.execution.symmetric`).
 That is decided on the expressions: coordinates are bound to `Affine` numbers, and each index must be free of them (a
-*fixed* dimension of its buffer) or exactly one coordinate plus a constant, modulo that coordinate's side (a
-*rotating* dimension). Unit numbers in a symmetric trace are relative: along a rotating dimension they count from the
-coordinate of the rank whose memory it is; ranks are displacements.
+*fixed* dimension of its buffer) or exactly one coordinate plus a constant, modulo that coordinate's side (a *rotating*
+dimension). Unit numbers in a symmetric trace are relative: along a rotating dimension they count from the coordinate
+of the rank whose memory it is; ranks are displacements. Where ranks exchange with those that differ from them in some
+bits, the text is the same up to an exclusive or: each bit of the rank is then a coordinate with a side of 2.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from ringsched.expr import Affine, NotAffine, Value, evaluate, holds
+from ringsched.expr import Affine, Flipped, NotAffine, Value, evaluate, holds
 from ringsched.program import trace
 from ringsched.program.program import (
     Add,
@@ -58,29 +59,46 @@ class IndexOutOfRange(Exception):
 def expand(program: Program, *, symmetric: bool | None = None) -> Expansion:
     """The traces of one call. `symmetric`: False forces a trace for each rank; None tries for one."""
     if symmetric is not False:
-        try:
-            return _expand_symmetric(program)
-        except NotAffine:
-            if symmetric:
-                raise
+        for env, sides in _points_of_view(program):
+            try:
+                return _expand_symmetric(program, env, sides)
+            except NotAffine:
+                continue
+        if symmetric:
+            raise NotAffine("a program that is not the same at every rank")
     traces = []
     for place in itertools.product(*(range(side) for side in program.sides)):
         walker = _Walker(program, place)
-        traces.append(tuple(walker.call(dict(zip(program.coordinates, place, strict=True)))))
+        number = sum(a * stride for a, stride in zip(place, _strides(program), strict=True))
+        traces.append(tuple(walker.call({"r": number, **dict(zip(program.coordinates, place, strict=True))})))
     return Expansion(execution=_execution(program, False, tuple(traces)), axes={})
 
 
-def _expand_symmetric(program: Program) -> Expansion:
-    walker = _Walker(program, (0,) * len(program.sides))
+def _points_of_view(program: Program) -> Iterator[tuple[dict[str, Value], tuple[int, ...]]]:
+    """Coordinates as symbols, and the sides along which displacements add up: by translation, by flips of bits."""
     count = len(program.sides)
-    env: dict[str, Value] = {
+    env: dict[str, Value] = {"r": Affine(0, _strides(program))}  # no constant: nothing symmetric can use it
+    env |= {
         name: Affine(0, tuple(int(i == axis) for i in range(count))) if program.sides[axis] > 1 else 0
         for axis, name in enumerate(program.coordinates)
     }
+    yield env, program.sides
+    ranks = program.sides[0]
+    if count == 1 and ranks > 2 and not ranks & (ranks - 1):
+        yield {program.coordinates[0]: Flipped(0, ranks)}, (2,) * (ranks.bit_length() - 1)
+
+
+def _expand_symmetric(program: Program, env: dict[str, Value], sides: tuple[int, ...]) -> Expansion:
+    walker = _Walker(program, (0,) * len(program.sides))
     ops = tuple(walker.call(env))
     axes = {b.name: tuple(walker.axes.get((b.name, d)) for d in range(len(b.shape))) for b in program.buffers}
     fixed = frozenset(key for key, axis in walker.axes.items() if axis is None)
-    return Expansion(execution=_execution(program, True, (ops,)), axes=axes, fixed=fixed)
+    execution = replace(_execution(program, True, (ops,)), sides=sides)
+    return Expansion(execution=execution, axes=axes, fixed=fixed)
+
+
+def _strides(program: Program) -> tuple[int, ...]:
+    return tuple(math.prod(program.sides[axis + 1 :]) for axis in range(len(program.sides)))
 
 
 def _execution(program: Program, symmetric: bool, traces: tuple[tuple[trace.Op, ...], ...]) -> trace.Execution:
@@ -185,7 +203,7 @@ class _Walker:
                 assert_never(i)
 
     def number(self, value: Value) -> int:
-        if isinstance(value, Affine):
+        if isinstance(value, Affine | Flipped):
             raise NotAffine("a bound that depends on the rank")
         return value
 
@@ -200,10 +218,13 @@ class _Walker:
         place = []
         for axis, (expr, side) in enumerate(zip(peer, self.program.sides, strict=True)):
             value = evaluate(expr, env)  # type: ignore[arg-type]
+            if isinstance(value, Flipped):
+                place.append(value.constant)
+                continue
             if isinstance(value, Affine):
                 place.append(self.relative(value, side, axis))
                 continue
-            if side > 1 and len(env) and isinstance(env[self.program.coordinates[axis]], Affine):
+            if side > 1 and len(env) and isinstance(env[self.program.coordinates[axis]], Affine | Flipped):
                 raise NotAffine("a peer at a fixed place")
             if not 0 <= value < side:
                 raise IndexOutOfRange(f"peer {value} of {side}")
@@ -231,7 +252,11 @@ class _Walker:
         for d, expr in enumerate(region.index):
             value = evaluate(expr, env)
             axis = None
-            if isinstance(value, Affine):
+            if isinstance(value, Flipped):
+                if shape[d] != value.ranks:
+                    raise NotAffine("a dimension that is not as long as the side it rotates with")
+                axis, value = 0, value.constant if hop is None else value.constant ^ hop[0]
+            elif isinstance(value, Affine):
                 axis = next((i for i, c in enumerate(value.coefficients) if c), None)
                 value = self.relative(value, shape[d], axis)
                 if axis is None or self.program.sides[axis] != shape[d]:

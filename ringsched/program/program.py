@@ -12,7 +12,8 @@ bytes, a constant multiple).
              scratch  slots and the like, meaningless outside the kernel
     semaphores: dma, regular (scratch, zero at entry and exit), barrier (shared by all calls with one collective_id)
 
-Expressions may use the program's coordinates (`r`, or `x`, `y`, `z`) and the variables of enclosing loops.
+Expressions may use the program's coordinates (`r`, or `x`, `y`, `z`), the number `r` of the rank, row-major over them,
+and the variables of enclosing loops.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ringsched.diagnostics import Span
-from ringsched.expr import Expr, Int
+from ringsched.expr import Expr, Int, Var
 
 BARRIER = "barrier"
 ZERO = Int(value=0)
+RANK = Var(name="r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

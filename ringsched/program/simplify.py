@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
-from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Neg, Var, binary, integer, substitute
+from ringsched.expr import (
+    Binary,
+    Compare,
+    Expr,
+    Extremum,
+    Int,
+    Lookup,
+    Neg,
+    Var,
+    binary,
+    integer,
+    looked_up,
+    substitute,
+)
 
 Terms = dict[Expr, int]
 Bounds = Mapping[str, int]
@@ -27,6 +40,8 @@ def simplify(expr: Expr, below: Bounds = NO_BOUNDS) -> Expr:
         case Extremum():
             operands = tuple(simplify(e, below) for e in expr.operands)
             return substitute(Extremum(name=expr.name, operands=operands), {})
+        case Lookup():
+            return looked_up(expr, simplify(expr.index, below))
         case Neg() | Binary():
             terms, constant = _linear(expr, below)
             return _rebuilt(terms, constant)
@@ -49,7 +64,7 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             total = dict(terms)
             for atom, factor in more.items():
                 total[atom] = total.get(atom, 0) + sign * factor
-            return {a: f for a, f in total.items() if f}, constant + sign * extra
+            return _whole({a: f for a, f in total.items() if f}, constant + sign * extra, below)
         case Binary() if expr.op == "*":
             left, right = simplify(expr.left, below), simplify(expr.right, below)
             if isinstance(left, Int):
@@ -67,11 +82,27 @@ def _linear(expr: Expr, below: Bounds) -> tuple[Terms, int]:
             return _linear(new, below)  # `x // 1` is x, which may be a sum
         case Var():
             return {expr: 1}, 0
-        case Compare() | Extremum():
+        case Compare() | Extremum() | Lookup():
             new = simplify(expr, below)
             return ({}, new.value) if isinstance(new, Int) else ({new: 1}, 0)
         case _:
             assert_never(expr)
+
+
+def _whole(terms: Terms, constant: int, below: Bounds) -> tuple[Terms, int]:
+    """`c * (e // c) + e % c` is e."""
+    for atom, factor in terms.items():
+        if not (isinstance(atom, Binary) and atom.op == "//" and isinstance(atom.right, Int) and atom.right.value > 0):
+            continue
+        rest = Binary(op="%", left=atom.left, right=atom.right)
+        times, over = divmod(factor, atom.right.value)
+        if not over and terms.get(rest) == times:
+            inner, extra = _linear(atom.left, below)
+            kept = {a: f for a, f in terms.items() if a not in (atom, rest)}
+            for a, f in inner.items():
+                kept[a] = kept.get(a, 0) + f * times
+            return {a: f for a, f in kept.items() if f}, constant + extra * times
+    return terms, constant
 
 
 def _remainder(expr: Binary, below: Bounds) -> tuple[Terms, int]:

@@ -26,7 +26,7 @@ def main(directory: Path) -> None:
 
 
 def run(source: Path, request: dict[str, Any]) -> None:
-    """Runs the kernel in each DMA mode: twice in one program, and that program again."""
+    """Runs the kernel in each DMA mode, or as it is: twice in one program, and that program again."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -66,10 +66,12 @@ def run(source: Path, request: dict[str, Any]) -> None:
     function = getattr(load_module(source), request["function"])
 
     for mode in request["modes"]:
-        interpret = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
+        options: dict[str, Any] = {}
+        if mode != "xla":
+            options["interpret"] = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
 
-        def kernel(*x: jax.Array, interpret: Any = interpret) -> jax.Array:
-            result: jax.Array = function(*x, axis_name=axes if len(axes) > 1 else axes[0], interpret=interpret)
+        def kernel(*x: jax.Array, options: dict[str, Any] = options) -> jax.Array:
+            result: jax.Array = function(*x, axis_name=axes if len(axes) > 1 else axes[0], **options)
             return result
 
         def twice(first: tuple[jax.Array, ...], second: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:

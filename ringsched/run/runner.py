@@ -22,7 +22,7 @@ from ringsched.processes import read_log, run_module
 from ringsched.run.events import Event, Part, read
 from ringsched.schedule.schedule import Layers, Multiply
 
-Mode = Literal["eager", "on_wait"]
+Mode = Literal["eager", "on_wait", "xla"]  # "xla": nothing is interpreted
 MODES: tuple[Mode, ...] = ("eager", "on_wait")
 CALLS = 4  # a mode: two in one program, and that program again
 MAX_RANKS = 16
@@ -61,17 +61,22 @@ class RunReport:
         return not self.diagnostics
 
     def to_json(self) -> dict[str, object]:
-        """The keys that `--json` promises for a run; `calls` are those of one mode, `max_error` null if not finite."""
+        """The keys that `--json` promises for a run; `calls` are those of one mode, `max_error` null if not finite.
+
+        Where no kernel is interpreted nobody looks for races and semaphores: they are null, and there is no DMA mode.
+        """
+        interpreted = [mode for mode in self.modes if mode.mode != "xla"]
+        counted = interpreted or not self.modes
         error = max((mode.max_error for mode in self.modes), default=0.0)
         if any(math.isnan(mode.max_error) for mode in self.modes):
             error = math.nan
         return {
             "ok": self.ok,
             "max_error": error if math.isfinite(error) else None,
-            "races": sum(mode.races for mode in self.modes),
-            "leftover_semaphores": sum(mode.leftover_semaphores for mode in self.modes),
+            "races": sum(mode.races for mode in interpreted) if counted else None,
+            "leftover_semaphores": sum(mode.leftover_semaphores for mode in interpreted) if counted else None,
             "calls": max((mode.calls for mode in self.modes), default=0),
-            "dma_modes": [mode.mode for mode in self.modes],
+            "dma_modes": [mode.mode for mode in interpreted],
         }
 
 
@@ -160,7 +165,7 @@ def read_report(log: str, promise: Promise) -> RunReport:
         if "refused" in part.event:
             raise DiagnosticError([_refused(part.event["refused"])])
     runs, found = [], []
-    for mode in MODES:
+    for mode in (*MODES, "xla"):
         mine = [part for part in parts if part.mode == mode]
         if mine:
             runs.append(_mode_run(mode, mine))
@@ -209,7 +214,7 @@ def _findings(mode: str, parts: list[Part], promise: Promise) -> list[Diagnostic
 
 
 def _wrong_value(mode: str, event: Event, promise: Promise) -> Diagnostic | None:
-    where = f"(call {event.get('call')}, DMA mode {mode})"
+    where = f"(call {event.get('call')}{_mode(mode)})"
     twin = twin_name(promise.kind)
     if "shape" in event:
         got, got_dtype, want, want_dtype = event["shape"]
@@ -237,9 +242,9 @@ def _hang(log: str, promise: Promise, modes: tuple[Mode, ...], timeout: float) -
     if phase == "calls" and last is not None:
         returned = sum(1 for part in parts[parts.index(last) :] if part.event.get("returned"))
         call = last.event["first"] + (returned >= promise.topology.ranks)
-        where = f"it hangs in call {call}, DMA mode {last.mode}"
+        where = f"it hangs in call {call}{_mode(last.mode)}"
     else:
-        where = f"it was {phase}" + (f", DMA mode {last.mode}" if last is not None and last.mode else "")
+        where = f"it was {phase}{_mode(last.mode if last is not None else None)}"
     tried = {part.mode for part in parts}
     left = [mode for mode in modes if mode not in tried]
     return Diagnostic(
@@ -248,6 +253,10 @@ def _hang(log: str, promise: Promise, modes: tuple[Mode, ...], timeout: float) -
         notes=(f"not tried: DMA mode {', '.join(left)}",) if left else (),
         help="if the machine is slow or busy, allow more: --timeout SECONDS",
     )
+
+
+def _mode(mode: str | None) -> str:
+    return "" if mode is None or mode == "xla" else f", DMA mode {mode}"
 
 
 def _refused(text: str) -> Diagnostic:

@@ -15,8 +15,22 @@ from typing import assert_never
 
 from ringsched.collectives import Promise, promise_of
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
-from ringsched.expr import EvaluationError, Expr, Int, Var, binary, integer, names, substitute
-from ringsched.schedule.schedule import Beside, ChunkRef, Item, Loop, Range, Rank, Schedule, Slice, Step, Transfer, Use
+from ringsched.expr import EvaluationError, Expr, Int, Var, binary, flipping, integer, names, substitute
+from ringsched.schedule.schedule import (
+    Beside,
+    ChunkRef,
+    Item,
+    Loop,
+    Range,
+    Rank,
+    Schedule,
+    Slice,
+    Step,
+    Synth,
+    Transfer,
+    Use,
+)
+from ringsched.schedule.statements import statements
 from ringsched.topology import Topology, evaluation_diagnostic, topology_of
 
 MAX_TRANSFERS = 1_000_000
@@ -33,13 +47,31 @@ class FlatTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatSchedule:
-    """`steps[k]` are the transfers of step k; `env` the parameters."""
+    """`steps[k]` are the transfers of step k; `env` the parameters.
+
+    flips: the schedule speaks of a rank's bits, so if it is the same at all ranks, then up to an exclusive or.
+    """
 
     schedule: Schedule
     env: dict[str, int]
     topology: Topology
     promise: Promise
     steps: tuple[tuple[FlatTransfer, ...], ...]
+    flips: bool = False
+
+    def onward(self, index: int, by: int, side: int) -> int:
+        """The index that is `by` further on, in the sense in which all ranks are alike."""
+        return index ^ by if self.flips else (index + by) % side
+
+    def back(self, index: int, by: int, side: int) -> int:
+        """The index that `by` further on is `index`."""
+        return index ^ by if self.flips else (index - by) % side
+
+    def further(self, own: Expr, by: int, side: int) -> Expr:
+        """`onward` as an expression; `own` is a rank's own index."""
+        if not by:
+            return own
+        return binary("^", own, by) if self.flips else binary("%", binary("+", own, by), side)
 
 
 def flatten(schedule: Schedule) -> FlatSchedule:
@@ -47,10 +79,19 @@ def flatten(schedule: Schedule) -> FlatSchedule:
     env = {p.name: p.value for p in schedule.parameters}
     topology = topology_of(schedule, env)
     promise = promise_of(schedule, topology, env)
-    body = _inline(schedule.items, _Scope(names={}, bound=frozenset(env), on=None))
+    body = _inline(schedule.items, _Scope(names={}, bound=frozenset(env), on=None, promise=promise, env=env))
     _count(body, env, MAX_TRANSFERS)
     steps = tuple(_run(body, env, promise))
-    return FlatSchedule(schedule=schedule, env=env, topology=topology, promise=promise, steps=steps)
+    flips = schedule.compute is None and _flips(topology, steps)
+    return FlatSchedule(schedule=schedule, env=env, topology=topology, promise=promise, steps=steps, flips=flips)
+
+
+def _flips(topology: Topology, steps: tuple[tuple[FlatTransfer, ...], ...]) -> bool:
+    """Whether ranks are a power of two, and some send to a rank that differs in its bits."""
+    if topology.kind != "ring" or topology.ranks & (topology.ranks - 1) or topology.ranks == 1:
+        return False
+    statements = {transfer.statement for step in steps for transfer in step}
+    return any(flipping(e, "r") for statement in statements for e in statement.to.coordinates)
 
 
 # -- inlining: every statement in the outermost schedule's terms, made once -------------------------------------------
@@ -87,11 +128,16 @@ _Node = _Step | _Loop | _Beside | _Used
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """`names`: what a schedule's names mean outside; `bound`: the outer names in use; `on`: its chunks outside."""
+    """`names`: what a schedule's names mean outside; `bound`: the outer names in use; `on`: its chunks outside.
+
+    `promise`, `env`: of the outermost schedule.
+    """
 
     names: dict[str, Expr]
     bound: frozenset[str]
     on: ChunkRef | None
+    promise: Promise
+    env: dict[str, int]
 
     def outer(self, expr: Expr) -> Expr:
         if not self.names:
@@ -124,6 +170,8 @@ def _inline(items: tuple[Item, ...], scope: _Scope) -> tuple[_Node, ...]:
                 nodes.append(_used(item, scope))
             case Beside():
                 nodes.append(_Beside(runs=tuple((_used(use, scope),) for use in item.uses)))
+            case Synth():
+                nodes.extend(_inline(_constructed(item, scope), scope))
             case _:
                 assert_never(item)
     return tuple(nodes)
@@ -142,8 +190,35 @@ def _used(use: Use, scope: _Scope) -> _Used:
         taken |= {fresh}
         meanings[var] = Var(name=fresh)
     on = _compose(use.on, scope) if use.on is not None else scope.on
-    inner = _Scope(names=meanings, bound=scope.bound, on=on)
+    inner = replace(scope, names=meanings, on=on)
     return _Used(use=use, parameters=tuple(parameters.items()), on=on, body=_inline(use.schedule.items, inner))
+
+
+def _constructed(item: Synth, scope: _Scope) -> tuple[Item, ...]:
+    """The steps that `synth:` stands for; RS220 where there are none for this topology or these chunks."""
+    topology = scope.promise.topology
+    owners = topology.sides * (2 if item.kind == "all_to_all" else 1)
+    dims = _visible(scope.on, scope.env, scope.promise.dims)
+    reason = None
+    if not topology.wraps or topology.twist:
+        this = "a twisted torus" if topology.twist else "of links" if topology.kind == "links" else f"a {topology.kind}"
+        reason = f"it is for a ring or torus, and this is {this}"
+    elif dims[: len(owners)] != owners or len(dims) > len(owners) + 1:
+        reason = f"it is for chunks {list(owners)}, or these and one more dimension, and there are {list(dims)}"
+    if reason:
+        diagnostic = Diagnostic(
+            code="RS220",
+            message=f"`synth: {item.kind}` cannot be made: {reason}",
+            primary=Label(span=item.span) if item.span else None,
+            counterexample=scope.env or None,
+            help="number the chunks by the coordinates of their owners; `ringsched synth` has schedules for any links",
+        )
+        raise DiagnosticError([diagnostic])
+    var = "s"
+    while var in scope.bound or var in scope.names:
+        var += "_"
+    split = len(dims) > len(owners)
+    return statements(item.kind, topology, dims[-1] if split else 1, split=split, var=var)
 
 
 def _variables(items: tuple[Item, ...]) -> list[str]:
@@ -155,7 +230,7 @@ def _variables(items: tuple[Item, ...]) -> list[str]:
                 found.extend(_variables(item.body))
             case Step():
                 found.extend(t.each.var for t in item.transfers if t.each)
-            case Use() | Beside():
+            case Use() | Beside() | Synth():
                 pass
             case _:
                 assert_never(item)

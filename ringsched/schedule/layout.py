@@ -80,8 +80,9 @@ class _Layout:
             if isinstance(entry.value, Scalar):
                 self._literal(entry.value, " " * indent + head + key, column, first)
                 continue
-            if key == "links" and isinstance(entry.value, Sequence):
-                self._wrapped(entry.value, " " * indent + head + "links: [", first)
+            flat = isinstance(entry.value, Sequence) and all(isinstance(i, Scalar) for i in entry.value.items)
+            if (key == "links" or flat) and isinstance(entry.value, Sequence) and key not in _BLOCK_KEYS:
+                self._wrapped(entry.value, f"{' ' * indent}{head}{key}: [", first)
                 continue
             self._row(" " * indent + head + f"{key}:", first, first)
             if isinstance(entry.value, Mapping):
@@ -124,11 +125,11 @@ class _Layout:
         self.rows.extend((" " * (column + 2) + row if row else "", "") for row in body.split("\n"))
 
     def _wrapped(self, node: Sequence, head: str, line: int) -> None:
-        """A long list of links, as many on each line as fit."""
+        """A long list of links or numbers, as many on each line as fit."""
         room = [head]
         for number, item in enumerate(node.items):
             piece = _flow(item) + ("," if number + 1 < len(node.items) else "]")
-            gap = "" if room[-1].endswith("links: [") or not room[-1].strip() else " "
+            gap = "" if room[-1] == head or not room[-1].strip() else " "
             if len(room[-1]) + len(gap) + len(piece) > WIDTH:
                 room.append(" " * len(head) + piece)
             else:

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ringsched.diagnostics import Collector, Diagnostic, DiagnosticError, InternalError, Label, Span
-from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var, names
+from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, names
 from ringsched.schedule.parse import parse_chunk, parse_expression, parse_range
 from ringsched.schedule.schedule import (
     Activation,
@@ -23,6 +23,7 @@ from ringsched.schedule.schedule import (
     ChunkRef,
     Collective,
     CollectiveKind,
+    Constructed,
     Epilogue,
     Item,
     Link,
@@ -38,7 +39,9 @@ from ringsched.schedule.schedule import (
     Schedule,
     Shard,
     Slice,
+    Speed,
     Step,
+    Synth,
     TopologyKind,
     TopologySpec,
     Transfer,
@@ -63,6 +66,8 @@ from ringsched.schedule.vocabulary import (
     OVERLAPS,
     RESERVED,
     ROOTED,
+    SPEEDS,
+    TOPOLOGIES,
     closest,
     item_kind,
     listed,
@@ -282,6 +287,7 @@ class _Reader:
         self.found = Collector()
         self.unknown: dict[str, tuple[int, list[Span]]] = {}
         self.parameters: tuple[Parameter, ...] = ()
+        self.tables: dict[str, tuple[int, ...]] = {}
         self.coordinates: tuple[str, ...] = ()
         self.ranks = 1  # how many coordinates a rank has
 
@@ -291,6 +297,7 @@ class _Reader:
         tree = self.tree
         name = self._name()
         self.parameters = self._parameters()
+        self.tables = self._tables()
         scope = _Scope(tuple(p.name for p in self.parameters), "")
         topology = self._topology(tree["topology"], scope)
         collective = self._collective(tree["collective"], scope)
@@ -312,6 +319,7 @@ class _Reader:
             collective=collective,
             topology=topology,
             parameters=self.parameters,
+            tables=tuple(self.tables.items()),
             chunks=sizes,
             items=items,
             compute=compute,
@@ -420,26 +428,96 @@ class _Reader:
             result.append(Parameter(name=name, value=value, span=entry.span))
         return tuple(result)
 
+    def _tables(self) -> dict[str, tuple[int, ...]]:
+        entry = self.tree.entry("tables")
+        if entry is None or not isinstance(entry.value, Mapping):
+            return {}
+        taken = {p.name: "a parameter" for p in self.parameters}
+        found: dict[str, tuple[int, ...]] = {}
+        for table in entry.value.entries:
+            self._check_name(table.key.text, "table", taken)
+            items = _as(Sequence, table.value).items
+            values = [cast(int, plain(item)) for item in items]
+            for item, value in zip(items, values, strict=True):
+                if not -LIMIT < value < LIMIT:
+                    self._add("RS205", "an entry does not fit 63 bits", item.span, "too large")
+            found[table.key.text.value] = tuple(values)
+        return found
+
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:
-        entry = _as(Mapping, node).entries[0]
+        tree = _as(Mapping, node)
+        entry = next(e for e in tree.entries if e.key.text.value in TOPOLOGIES)
         kind = cast(TopologyKind, entry.key.text.value)
         scope = replace(scope, place="`topology:`")
-        if kind == "links":
-            links = []
-            for item in _as(Sequence, entry.value).items:
-                pair = cast("list[int]", plain(item))
-                if pair[0] == pair[1]:
-                    self._add("RS210", "a link from a rank to itself", item.span, "joins nothing", "remove it")
-                if max(pair) >= LIMIT:
-                    self._add("RS205", "the rank does not fit 63 bits", item.span, "too large")
-                links.append((pair[0], pair[1]))
-            return TopologySpec(kind=kind, links=tuple(links), span=node.span)
         nodes = entry.value.items if isinstance(entry.value, Sequence) else (entry.value,)
         if kind in ("mesh", "torus"):
             self.ranks = len(nodes)
             self.coordinates = COORDINATES[: self.ranks]
+        twist = self._twist(tree, kind, scope)
+        speeds = self._speeds(tree, kind, len(nodes))
+        routed = "routed" in tree and bool(plain(tree["routed"]))
+        if kind == "links":
+            links, speeds = self._links(nodes)
+            return TopologySpec(kind=kind, links=links, speeds=speeds, routed=routed, span=node.span)
         sides = tuple(self._expression(side, scope) for side in nodes)
-        return TopologySpec(kind=kind, sides=sides, span=node.span)
+        return TopologySpec(kind=kind, sides=sides, twist=twist, speeds=speeds, routed=routed, span=node.span)
+
+    def _links(self, nodes: tuple[Tree, ...]) -> tuple[tuple[tuple[int, int], ...], tuple[Speed, ...]]:
+        links: dict[tuple[int, int], Speed] = {}
+        for item in nodes:
+            words = cast("dict[str, Any]", plain(item) if isinstance(item, Mapping) else {"between": plain(item)})
+            a, b = words["between"]
+            if a == b:
+                self._add("RS210", "a link from a rank to itself", item.span, "joins nothing", "remove it")
+            if max(a, b) >= LIMIT:
+                self._add("RS205", "the rank does not fit 63 bits", item.span, "too large")
+            if (a, b) in links or (b, a) in links:
+                help = "a link carries data both ways; of two side by side say {between: [0, 1], bandwidth: 2}"
+                self._add("RS210", "a link that is there already", item.span, f"joins {a} and {b} again", help)
+            links[a, b] = Speed(words.get("bandwidth", 1), words.get("latency", 1))
+        return tuple(links), tuple(links.values()) if set(links.values()) != {Speed()} else ()
+
+    def _twist(self, tree: Mapping, kind: TopologyKind, scope: _Scope) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+        entry = tree.entry("twist")
+        if entry is None:
+            return ()
+        if kind != "torus":
+            label = f"a {kind} does not" if kind != "links" else "explicit links do not"
+            self._add("RS210", "only a torus wraps around with a twist", entry.key.span, label, "leave `twist` out")
+            return ()
+        rows: dict[int, tuple[Expr, ...]] = {}
+        for row in _as(Mapping, entry.value).entries:
+            axis, shifts = row.key.text.value, _as(Sequence, row.value).items
+            if axis not in self.coordinates:
+                label = f"the axes are {listed(self.coordinates)}"
+                self._add("RS210", f"the torus has no axis `{axis}`", row.key.span, label)
+            elif len(shifts) != self.ranks:
+                label = f"{len(shifts)} for {self.ranks} axes"
+                help = f"say what once around along {axis} adds to each of {listed(self.coordinates)}"
+                self._add("RS210", "a twist has one number for each axis", row.value.span, label, help)
+            else:
+                rows[self.coordinates.index(axis)] = tuple(self._expression(shift, scope) for shift in shifts)
+        return tuple(sorted(rows.items()))
+
+    def _speeds(self, tree: Mapping, kind: TopologyKind, axes: int) -> tuple[Speed, ...]:
+        """Of each axis; none where all are plain."""
+        given: dict[str, list[int]] = {}
+        for name in SPEEDS:
+            entry = tree.entry(name)
+            if entry is None:
+                continue
+            value = cast("int | list[int]", plain(entry.value))
+            given[name] = value if isinstance(value, list) else [value] * axes
+            if kind == "links":
+                help = f"give it to those links that have another one: {{between: [0, 1], {name}: 2}}"
+                self._add("RS210", f"explicit links have no `{name}` in common", entry.key.span, "", help)
+            elif len(given[name]) != axes:
+                many = f"{axes} axes" if axes > 1 else "one axis"
+                self._add("RS210", f"`{name}` has one number for each axis", entry.value.span, f"the {kind} has {many}")
+        plain_axes = [1] * axes
+        pairs = zip(given.get("bandwidth", plain_axes), given.get("latency", plain_axes), strict=False)
+        speeds = tuple(Speed(bandwidth, latency) for bandwidth, latency in pairs)
+        return speeds if set(speeds) != {Speed()} else ()
 
     def _collective(self, node: Tree, scope: _Scope) -> Collective:
         if isinstance(node, Scalar):
@@ -510,6 +588,9 @@ class _Reader:
             case "<beside>":
                 uses = tuple(self._use(_as(Mapping, item), scope) for item in _as(Sequence, node["beside"]).items)
                 return Beside(uses=uses, span=node.entries[0].key.span)
+            case "<synth>":
+                entry = node.entries[0]
+                return Synth(kind=cast(Constructed, plain(entry.value)), span=entry.span)
             case kind:
                 raise InternalError(f"an item of kind {kind} passed the check of its shape")
 
@@ -610,7 +691,7 @@ class _Reader:
 
     def _chunk(self, node: Scalar, scope: _Scope) -> ChunkRef:
         try:
-            chunk = parse_chunk(node.text)
+            chunk = parse_chunk(node.text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return ChunkRef(index=())
@@ -622,7 +703,7 @@ class _Reader:
 
     def _expression(self, node: Tree, scope: _Scope) -> Expr:
         try:
-            expr = parse_expression(_as(Scalar, node).text)
+            expr = parse_expression(_as(Scalar, node).text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             return Int(value=0)
@@ -632,7 +713,7 @@ class _Reader:
     def _range(self, text: Text, scope: _Scope, what: str) -> tuple[Range, _Scope]:
         """The range and the scope inside it; after a mistake the variable is known all the same."""
         try:
-            found = parse_range(text)
+            found = parse_range(text, self.tables)
         except DiagnosticError as error:
             self.found.diagnostics.extend(error.diagnostics)
             name = re.match(r"\s*(\w+)", text.value)
@@ -642,6 +723,7 @@ class _Reader:
             self._resolve(expr, scope)
         start = text.value.index(found.var)
         taken = dict.fromkeys(scope.names, "a loop variable") | {p.name: "a parameter" for p in self.parameters}
+        taken |= dict.fromkeys(self.tables, "a table")
         self._check_name(text.part(start, start + len(found.var)), what, taken)
         return found, scope.plus(found.var)
 
@@ -731,6 +813,8 @@ def _occurrences(expr: Expr, name: str) -> list[Span | None]:
             parts = (expr.first, *(e for _, e in expr.rest))
         case Extremum():
             parts = expr.operands
+        case Lookup():
+            return _occurrences(expr.index, name)
     return [span for part in parts for span in _occurrences(part, name)]
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NoReturn
 
 from ringsched.diagnostics import Span
-from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Neg, Var
+from ringsched.expr import LIMIT, Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var
 from ringsched.schedule.schedule import ChunkRef, Range, Slice
 from ringsched.schedule.tree import Text, fail
 
@@ -52,7 +53,9 @@ _REFUSED_COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.In: ("in", "write a range as a chain: a <= r < b"),
     ast.NotIn: ("not in", "write two transfers, one for each side of the range"),
 }
-_ALLOWED = "expressions hold integers, names, + - * // % ^ <<, comparisons, min(…) and max(…)"
+_ALLOWED = "expressions hold integers, names, + - * // % ^ <<, comparisons, min(…), max(…), and entries of `tables:`"
+Tables = Mapping[str, tuple[int, ...]]  # tables of constants by their names
+_NO_TABLES: Tables = {}
 _TOKEN = re.compile(
     r"\s*(?:(?P<float>\d+\.(?!\.)\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+\b|\.\d+)|(?P<radix>0[xXoObB]\w+)"
     r"|(?P<int>\d+)|(?P<name>[A-Za-z_]\w*)|(?P<op>\.\.|&&|\|\||\*\*|//|<<|>>|[=!<>:]=|->|[-+*/%^<>=!(),.\[\]:&|~@'\"{}?])"
@@ -62,17 +65,17 @@ _TOKEN = re.compile(
 _WORDS = frozenset({"and", "or", "not", "in", "is", "if", "else", "lambda", "for", "await", "yield", "async"})
 
 
-def parse_expression(text: Text) -> Expr:
-    """The expression that is the whole of `text`; raises `DiagnosticError` (RS201, RS203, RS205, RS215)."""
-    return _Reader(text).read()
+def parse_expression(text: Text, tables: Tables = _NO_TABLES) -> Expr:
+    """The expression that is the whole of `text`; raises `DiagnosticError` (RS201, RS202, RS203, RS205, RS215)."""
+    return _Reader(text, tables).read()
 
 
-def parse_chunk(text: Text) -> ChunkRef:
+def parse_chunk(text: Text, tables: Tables = _NO_TABLES) -> ChunkRef:
     """`chunk[i, a:b, :]`, or `chunk` alone for all of it."""
-    return _Reader(text).chunk()
+    return _Reader(text, tables).chunk()
 
 
-def parse_range(text: Text) -> Range:
+def parse_range(text: Text, tables: Tables = _NO_TABLES) -> Range:
     """`VAR in FIRST .. LAST`."""
     value = text.value
     wanted = "write `s in 0 .. N - 2`; both ends are included"
@@ -94,11 +97,13 @@ def parse_range(text: Text) -> Range:
         if not piece.value:
             raise fail("RS201", f"the range has no {name}", text.at(place, place + 1), "missing here", wanted)
     span = text.part(0, len(value)).span
-    return Range(var=head[1], first=parse_expression(first), last=parse_expression(last), span=span)
+    ends_of = parse_expression(first, tables), parse_expression(last, tables)
+    return Range(var=head[1], first=ends_of[0], last=ends_of[1], span=span)
 
 
 class _Reader:
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, tables: Tables) -> None:
+        self.tables = tables
         self.text = text.part(0, len(text.value)) if text.column is not None else text
         self.source = re.sub(r"\s", " ", self.text.value).strip()
 
@@ -301,6 +306,9 @@ class _Reader:
                 self._refuse(node, f"`{node.value!r}` is not allowed", "use a comparison, or 0 and 1", "not an integer")
             case ast.Constant(value=int() as value):
                 return Int(value=value, span=span)
+            case ast.Name(id=name) if name in self.tables:
+                help = f"write {name}[s] for one of its entries"
+                self._refuse(node, f"`{name}` is a table", help, "used like a number")
             case ast.Name(id="chunk" | "min" | "max" as name):
                 help = f"write {name}(a, b)" if name != "chunk" else "`chunk[…]` belongs in `send:` and `on:`"
                 self._refuse(node, f"`{name}` is no value", help, "used like a number")
@@ -321,6 +329,10 @@ class _Reader:
             case ast.Call(func=ast.Name(id="min" | "max" as name)) if self._plain_arguments(node):
                 operands = tuple(self._expr(e, depth + 1) for e in node.args)
                 return Extremum(name=name, operands=operands, span=span)
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if name in self.tables:
+                if isinstance(index, ast.Slice | ast.Tuple):
+                    self._refuse(index, "one entry of a table is wanted", f"write {name}[s]", "not one expression")
+                return Lookup(name=name, table=self.tables[name], index=self._expr(index, depth + 1), span=span)
             case _:
                 self._refuse_node(node)
 
@@ -381,11 +393,17 @@ class _Reader:
                 self._refuse_call(node)
             case ast.Constant(value=str()):
                 self._refuse(node, "text in an expression", "leave out the quotes", "not a number")
+            case ast.Subscript(value=ast.Name(id=name)) if name != "chunk":
+                near = get_close_matches(name, self.tables, n=1)
+                help = f"introduce it by `tables: {{{name[:40]}: [0, 1]}}`"
+                if self.tables:
+                    help = f"did you mean `{near[0]}`?" if near else f"the tables are {', '.join(self.tables)}"
+                raise fail("RS202", f"unknown table `{name[:40]}`", self._span(node.value), "not in `tables:`", help)
             case ast.Subscript():
                 self._refuse(
                     node,
                     "an index is not allowed here",
-                    "a value cannot depend on another chunk or list; compute it from r and the loop variables",
+                    "compute it from r and the loop variables, or look it up in one of `tables:`",
                     "not a number",
                 )
             case ast.Attribute():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Table
 from dataclasses import replace
-from typing import assert_never
+from typing import assert_never, cast
 
 from ringsched.diagnostics import Collector, DiagnosticError, InternalError, Span
 from ringsched.expr import Expr, Int, Var, show
@@ -26,14 +26,16 @@ from ringsched.schedule.schedule import (
     Lowering,
     Rank,
     Schedule,
+    Speed,
     Step,
+    Synth,
     TopologySpec,
     Transfer,
     Use,
 )
 from ringsched.schedule.shape import check_shape
 from ringsched.schedule.tree import Entry, Mapping, Scalar, Sequence, Text, Tree, parse_tree, plain, resolve
-from ringsched.schedule.vocabulary import LOWERING_KEYS, item_kind
+from ringsched.schedule.vocabulary import COORDINATES, LOWERING_KEYS, SPEEDS, item_kind
 
 _NOWHERE = Span(path="", line=0, column=0, end_line=0, end_column=0)
 
@@ -58,6 +60,9 @@ def print_schedule(schedule: Schedule | Chain) -> str:
     entries["topology"] = _topology(schedule.topology)
     if schedule.parameters:
         entries["params"] = _mapping({p.name: _literal(str(p.value)) for p in schedule.parameters})
+    if schedule.tables:
+        lists = {name: _sequence(_literal(str(value)) for value in table) for name, table in schedule.tables}
+        entries["tables"] = _mapping(lists)
     entries["chunks"] = _sequence(_expression(size) for size in schedule.chunks)
     if schedule.compute is not None:
         words: dict[str, str] = {"multiply": schedule.compute.moment, "shard": schedule.compute.shard}
@@ -88,11 +93,29 @@ def _collective(collective: Collective) -> Tree:
 
 def _topology(topology: TopologySpec) -> Tree:
     if topology.kind == "links":
-        pairs = (_sequence(_literal(str(rank)) for rank in link) for link in topology.links)
-        return _mapping({"links": _sequence(pairs)})
+        speeds = topology.speeds or (Speed(),) * len(topology.links)
+        links = {"links": _sequence(map(_topology_link, topology.links, speeds))}
+        return _mapping({**links, **({"routed": _literal("true")} if topology.routed else {})})
+    entries: dict[str, Tree] = {topology.kind: _expression(topology.sides[0])}
     if topology.kind in ("mesh", "torus"):
-        return _mapping({topology.kind: _sequence(_expression(side) for side in topology.sides)})
-    return _mapping({topology.kind: _expression(topology.sides[0])})
+        entries[topology.kind] = _sequence(_expression(side) for side in topology.sides)
+    if topology.twist:
+        rows = {COORDINATES[axis]: _sequence(map(_expression, shifts)) for axis, shifts in topology.twist}
+        entries["twist"] = _mapping(rows)
+    for name in SPEEDS:
+        values = [getattr(speed, name) for speed in topology.speeds]
+        if set(values) - {1}:
+            same = len(set(values)) == 1
+            entries[name] = _literal(str(values[0])) if same else _sequence(_literal(str(v)) for v in values)
+    if topology.routed:
+        entries["routed"] = _literal("true")
+    return _mapping(entries)
+
+
+def _topology_link(link: tuple[int, int], speed: Speed) -> Tree:
+    pair = _sequence(_literal(str(rank)) for rank in link)
+    special = {name: _literal(str(getattr(speed, name))) for name in SPEEDS if getattr(speed, name) != 1}
+    return _mapping({"between": pair, **special}) if special else pair
 
 
 def _lowering(lowering: Lowering) -> dict[str, Tree]:
@@ -115,6 +138,8 @@ def _item(item: Item) -> Tree:
             return _use(item)
         case Beside():
             return _mapping({"beside": _sequence(_use(use) for use in item.uses)})
+        case Synth():
+            return _mapping({"synth": _text(item.kind)})
         case _:
             assert_never(item)
 
@@ -210,8 +235,13 @@ class _Formatter:
 
     def __init__(self) -> None:
         self.found = Collector()
+        self.tables: dict[str, tuple[int, ...]] = {}
 
     def file(self, tree: Mapping) -> Mapping:
+        tables = plain(tree["tables"]) if "tables" in tree else {}
+        assert isinstance(tables, dict)
+        self.tables = {name: cast("tuple[int, ...]", tuple(cast("list[int]", t))) for name, t in tables.items()}
+
         def change(key: str, node: Tree) -> Tree:
             match key, node:
                 case "topology" | "collective" | "chunks", Mapping() | Sequence():
@@ -235,9 +265,9 @@ class _Formatter:
                 case "do" | "step" | "beside", Sequence():
                     return replace(value, items=tuple(self._item(item) for item in value.items))
                 case "send" | "on", Scalar():
-                    return self._scalar(value, lambda text: show_chunk(parse_chunk(text)))
+                    return self._scalar(value, lambda text: show_chunk(parse_chunk(text, self.tables)))
                 case "for" | "each", Scalar():
-                    return self._scalar(value, lambda text: show_range(parse_range(text)))
+                    return self._scalar(value, lambda text: show_range(parse_range(text, self.tables)))
                 case "to" | "from" | "when" | "with", _:
                     return self._everywhere(value)
                 case _:
@@ -252,10 +282,10 @@ class _Formatter:
             case Sequence():
                 return replace(node, items=tuple(self._everywhere(item) for item in node.items))
             case Scalar():
-                return self._scalar(node, lambda text: show(parse_expression(text)))
+                return self._scalar(node, lambda text: show(parse_expression(text, self.tables)))
 
     def _scalar(self, node: Scalar, normalise: Callable[[Text], str]) -> Scalar:
-        if plain(node) is None:
+        if plain(node) is None or isinstance(plain(node), bool):
             return node
         try:
             return _written(normalise(node.text), node.span)

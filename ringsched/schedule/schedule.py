@@ -1,12 +1,13 @@
 """The Schedule: which chunk moves to which neighbour at which step, copied or reduced.
 
-    schedule   ::= name collective topology params chunks [compute] steps lowering
+    schedule   ::= name collective topology params tables chunks [compute] steps lowering
     collective ::= kind [root | permutation]
-    item       ::= step | loop | use | beside          items run one after the other
+    item       ::= step | loop | use | beside | made    items run one after the other
     step       ::= transfer …                          transfers of one step are concurrent
     loop       ::= for VAR in FIRST .. LAST: item …    both ends included
     use        ::= another Schedule, on a part of the chunks
     beside     ::= use …                               the n-th steps of all of them form one step
+    made       ::= synth: all_gather | reduce_scatter | all_to_all      on a ring or torus, by the compiler
     transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
     chain      ::= name topology params activation link …    schedules that multiply, one after the other in each layer
     link       ::= another Schedule [epilogue]
@@ -17,7 +18,7 @@ No buffers and no semaphores. Nodes are immutable, carry their place in the file
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ringsched.diagnostics import Span
 from ringsched.expr import Expr
@@ -125,7 +126,18 @@ class Beside:
     span: Span | None = field(default=None, compare=False)
 
 
-Item = Step | Loop | Use | Beside
+Constructed = Literal["all_gather", "reduce_scatter", "all_to_all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synth:
+    """The steps that `construct` makes for this ring or torus; they keep every link busy. See construct.py."""
+
+    kind: Constructed
+    span: Span | None = field(default=None, compare=False)
+
+
+Item = Step | Loop | Use | Beside | Synth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,13 +150,28 @@ class Collective:
     span: Span | None = field(default=None, compare=False)
 
 
+class Speed(NamedTuple):
+    """Of a link, in each of its two directions: as multiples of those of a plain link."""
+
+    bandwidth: int = 1
+    latency: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySpec:
-    """`{ring: N}`, `{line: N}`, `{mesh: [X, Y]}`, `{torus: [X, Y, Z]}`, `{links: [[0, 1], …]}` (both ways)."""
+    """`{ring: N}`, `{line: N}`, `{mesh: [X, Y]}`, `{torus: [X, Y, Z]}`, `{links: [[0, 1], …]}` (both ways).
+
+    twist: of a torus: an axis, and what once around along it adds to each coordinate.
+    speeds: of each axis, or of each of `links`; none: all links are plain.
+    routed: transfers may go to ranks that are not neighbours, over links in between.
+    """
 
     kind: TopologyKind
     sides: tuple[Expr, ...] = ()
     links: tuple[tuple[int, int], ...] = ()
+    twist: tuple[tuple[int, tuple[Expr, ...]], ...] = ()
+    speeds: tuple[Speed, ...] = ()
+    routed: bool = False
     span: Span | None = field(default=None, compare=False)
 
 
@@ -190,6 +217,7 @@ class Schedule:
     parameters: tuple[Parameter, ...]
     chunks: tuple[Expr, ...]
     items: tuple[Item, ...]
+    tables: tuple[tuple[str, tuple[int, ...]], ...] = ()  # constants that expressions look up
     compute: Multiply | None = None
     lowering: Lowering = Lowering()
     description: str = field(default="", compare=False)

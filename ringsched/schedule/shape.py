@@ -19,6 +19,7 @@ from ringsched.schedule.vocabulary import (
     CHAIN_KEYS,
     COLLECTIVES,
     COMPUTE_KEYS,
+    CONSTRUCTED,
     EPILOGUES,
     FILE_KEYS,
     ITEM_KEYS,
@@ -29,7 +30,9 @@ from ringsched.schedule.vocabulary import (
     OVERLAPS,
     ROOTED,
     SHARDS,
+    SPEEDS,
     TOPOLOGIES,
+    TOPOLOGY_KEYS,
     TRANSFER_KEYS,
     closest,
     item_kind,
@@ -42,6 +45,8 @@ _EXAMPLES = {
     "collective": "collective: all_gather",
     "topology": "topology: {ring: N}",
     "params": "params: {N: 4}",
+    "tables": "tables: {far: [0, 1, 3]}, and far[s] in an expression",
+    "synth": "synth: all_gather",
     "chunks": "chunks: [N]",
     "steps": "steps: [], or a list of items that each start with `- `",
     "send": "send: chunk[(r - s) % N]",
@@ -75,6 +80,11 @@ _EXAMPLES = {
     "mesh": "topology: {mesh: [X, Y]}, with one to three sides",
     "torus": "topology: {torus: [X, Y, Z]}, with one to three sides",
     "links": "topology: {links: [[0, 1], [1, 2]]}",
+    "twist": "topology: {torus: [X, 2 * X], twist: {x: [0, X]}}",
+    "bandwidth": "bandwidth: 2, or one for each axis: [2, 1]",
+    "routed": "topology: {ring: N, routed: true}",
+    "latency": "latency: 2, or one for each axis: [2, 1]",
+    "between": "{between: [0, 1], bandwidth: 2}",
     "description": "description: one line about the schedule",
 }
 _WANTED = {
@@ -130,6 +140,8 @@ def plainly_right(data: object) -> bool:
         return False
     if not isinstance(data.get("description", ""), str) or not _wishes_right(data.get("lowering", {})):
         return False
+    if not _tables_right(data.get("tables", {})):
+        return False
     if not _compute_right(data.get("compute", {"multiply": MOMENTS[0]})) or not _parameters_right(data):
         return False
     return _list_of(chunks, 8) and _items_right(data.get("steps"))
@@ -153,9 +165,12 @@ def _link_right(link: Table[object, object]) -> bool:
 
 
 def _topology_right(topology: object) -> bool:
-    if not isinstance(topology, dict) or len(topology) != 1:
+    if not isinstance(topology, dict) or not isinstance(topology.get("routed", True), bool):
         return False
-    kind, sides = next(iter(topology.items()))
+    words = [(kind, sides) for kind, sides in topology.items() if kind != "routed"]
+    if len(words) != 1:
+        return False
+    kind, sides = words[0]
     if kind in ("ring", "line"):
         return _written(sides)
     return kind in ("mesh", "torus") and _list_of(sides, 3)  # links too: let the models judge
@@ -164,6 +179,13 @@ def _topology_right(topology: object) -> bool:
 def _parameters_right(data: Table[object, object]) -> bool:
     parameters = data.get("params", {})
     return isinstance(parameters, dict) and all(type(value) is int for value in parameters.values())
+
+
+def _tables_right(tables: object) -> bool:
+    if not isinstance(tables, dict):
+        return False
+    lists = all(isinstance(table, list) and 1 <= len(table) <= 1000 for table in tables.values())
+    return lists and all(type(value) is int for table in tables.values() for value in table)
 
 
 def _compute_right(compute: object) -> bool:
@@ -208,6 +230,8 @@ def _item_right(item: object) -> bool:
         texts = all(isinstance(item.get(key, ""), str) for key in ("use", "on"))
         keys = set(item) <= set(ITEM_KEYS["<use>"])
         return keys and texts and isinstance(given, dict) and all(map(_written, given.values()))
+    if "synth" in item:
+        return len(item) == 1 and item["synth"] in CONSTRUCTED
     if "beside" in item:
         uses = item["beside"]
         some = isinstance(uses, list) and bool(uses)
@@ -270,7 +294,8 @@ def _allowed(loc: tuple[Any, ...], key: str, kind: str, chain: bool) -> tuple[tu
         "lowering": (LOWERING_KEYS, "`lowering:`"),
         "compute": (COMPUTE_KEYS, "`compute:`"),
         "collective": ((*ROOTED, "permute"), "`collective:`"),
-        "topology": (TOPOLOGIES, "`topology:`"),
+        "topology": (TOPOLOGY_KEYS, "`topology:`"),
+        "links": (("between", *SPEEDS), "a link"),
         "step": (TRANSFER_KEYS, "a transfer"),
         "beside": (ITEM_KEYS["<use>"], "a `use:`"),
         "chain": (LINK_KEYS, "a link of a chain"),
@@ -392,7 +417,8 @@ def _first_line(tree: Tree) -> Span:
 
 def _fault(error: Any, tree: Mapping) -> Diagnostic:
     """Any error but an unknown or missing key."""
-    loc, kind = tuple(error["loc"]), str(error["type"])
+    loc = tuple(part for part in error["loc"] if not str(part).startswith("<"))  # without union tags
+    kind = str(error["type"])
     context = error.get("ctx") or {}
     node, key, _ = _walk(loc, tree)
     if kind == "expression_item" and isinstance(node, Sequence):
@@ -437,7 +463,7 @@ def _count(number: Any) -> str:
 
 
 def _no_item(node: Tree, span: Span) -> Diagnostic:
-    help = "an item of `steps:` has one of the keys `send`, `step`, `for`, `use`, `beside`"
+    help = "an item of `steps:` has one of the keys `send`, `step`, `for`, `use`, `beside`, `synth`"
     if not isinstance(node, Mapping):
         if isinstance(node, Sequence):
             help = "transfers that run at once are `- step: [ … ]`"
@@ -478,6 +504,10 @@ def _no_choice(node: Tree, subject: str, key: str, span: Span, expected: str) ->
 def _check_single(key: str, node: Mapping, choices: tuple[str, ...], found: list[Diagnostic]) -> list[Diagnostic]:
     """`collective:` and `topology:` name exactly one thing."""
     lines = {d.primary.span for d in found if d.primary}
+    # What only adds to a topology does not count, unless it is all there is.
+    more = ("twist", *SPEEDS, "routed")
+    entries = [e for e in node.entries if e.key.text.value not in more] if key == "topology" else None
+    node = replace(node, entries=tuple(entries)) if entries is not None else node
     names = [entry.key.text.value for entry in node.entries]
     if key == "collective" and len(names) == 1 and names[0] in choices and names[0] not in (*ROOTED, "permute"):
         found[:] = [d for d in found if not (d.primary and d.primary.span == node.entries[0].key.span)]
@@ -504,7 +534,7 @@ def _check_single(key: str, node: Mapping, choices: tuple[str, ...], found: list
                 )
             ]
         return []
-    message = f"`{key}` must name one {key}, found {len(names)}" if names else f"`{key}` is an empty mapping"
+    message = f"`{key}` must name one {key}, found {len(names)}" if names else f"`{key}` names no {key}"
     span = node.entries[1].key.span if names else node.span
     return [
         Diagnostic(

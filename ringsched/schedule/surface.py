@@ -1,11 +1,12 @@
 """The file format as pydantic models: what a schedule file may say, before any name is looked up.
 
-    file     ::= schedule [description] collective topology [params] chunks [compute] steps [lowering]
-    item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]}
+    file     ::= schedule [description] collective topology [params] [tables] chunks [compute] steps [lowering]
+    item     ::= transfer | {step: [transfer …]} | {for: RANGE, do: [item …]} | use | {beside: [use …]} | {synth:}
     transfer ::= {send: CHUNK, to: RANK, [op:] [when:] [from:] [each: RANGE]}
     use      ::= {use: FILE, [with: {NAME: EXPR}] [on: CHUNK]}
     chain    ::= schedule [description] topology [params] [activation:] {chain: [link …]}     a file of its own
     link     ::= {use: FILE, [epilogue:]}
+    topology ::= {ring: | line: | mesh: | torus: | links:  [twist: {AXIS: [EXPR …]}] [bandwidth:] [latency:] [routed:]}
 
 Expressions are checked later, where their columns are known; here they are text or an integer. The only module that
 imports pydantic: untrusted text and the JSON schema end here.
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ringsched.schedule.vocabulary import COLLECTIVES, ITEM_KEYS, item_kind
+from ringsched.schedule.vocabulary import COLLECTIVES, ITEM_KEYS, TOPOLOGIES, item_kind
 
 MAX_LINKS = 100_000
 
@@ -98,13 +99,20 @@ class BesideModel(Model):
     beside: Annotated[list[UseModel], Field(min_length=1)]
 
 
+class SynthModel(Model):
+    """Steps that the compiler makes for a ring or torus; they keep every link busy."""
+
+    synth: Literal["all_gather", "reduce_scatter", "all_to_all"]
+
+
 # the tags are in angle brackets so that they cannot be mistaken for keys of the file in an error's location
 ItemModel = Annotated[
     Annotated[TransferModel, Tag("<transfer>")]
     | Annotated[StepModel, Tag("<step>")]
     | Annotated[LoopModel, Tag("<loop>")]
     | Annotated[UseModel, Tag("<use>")]
-    | Annotated[BesideModel, Tag("<beside>")],
+    | Annotated[BesideModel, Tag("<beside>")]
+    | Annotated[SynthModel, Tag("<synth>")],
     Discriminator(item_kind),
 ]
 
@@ -143,19 +151,61 @@ CollectiveModel = Annotated[
 ]
 
 Sides = Annotated[list[Expression], Field(min_length=1, max_length=3)]
-Link = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
+Pair = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
+Bandwidth = Annotated[int, Field(ge=1, description="a multiple of a plain link's")]
+Latency = Annotated[int, Field(ge=0, description="a multiple of a plain link's")]
+
+
+class SpecialLinkModel(Model):
+    """A link that is faster or slower than others."""
+
+    between: Pair
+    bandwidth: Bandwidth = 1
+    latency: Latency = 1
+
+
+def _link_shape(value: Any) -> str:
+    return "<special link>" if isinstance(value, dict) else "<pair>"
+
+
+LinkOfRanks = Annotated[
+    Annotated[Pair, Tag("<pair>")] | Annotated[SpecialLinkModel, Tag("<special link>")],
+    Discriminator(_link_shape),
+]
+
+
+def _axes_shape(value: Any) -> str:
+    return "<axes>" if isinstance(value, list) else "<all>"
 
 
 class TopologyModel(Model):
-    """The links between ranks; exactly one key."""
+    """The links between ranks; one key says of which kind they are."""
 
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in TOPOLOGIES]})
 
     ring: Expression | None = None
     line: Expression | None = None
     mesh: Sides | None = None
     torus: Sides | None = None
-    links: Annotated[list[Link], Field(min_length=1, max_length=MAX_LINKS)] | None = None
+    links: Annotated[list[LinkOfRanks], Field(min_length=1, max_length=MAX_LINKS)] | None = None
+    twist: dict[str, Sides] | None = Field(
+        default=None, description="of a torus: for an axis, what once around along it adds to each coordinate"
+    )
+    bandwidth: (
+        Annotated[
+            Annotated[Bandwidth, Tag("<all>")] | Annotated[list[Bandwidth], Tag("<axes>")],
+            Discriminator(_axes_shape),
+        ]
+        | None
+    ) = Field(default=None, description="of all links, or of those along each axis")
+    routed: bool = Field(default=False, description="transfers may go to ranks that are not neighbours")
+    latency: (
+        Annotated[
+            Annotated[Latency, Tag("<all>")] | Annotated[list[Latency], Tag("<axes>")],
+            Discriminator(_axes_shape),
+        ]
+        | None
+    ) = Field(default=None, description="of all links, or of those along each axis")
 
 
 class ComputeModel(Model):
@@ -186,6 +236,9 @@ class FileModel(Model):
     collective: CollectiveModel
     topology: TopologyModel
     params: dict[str, int] = Field(default_factory=dict, description="integer parameters and their defaults")
+    tables: dict[str, Annotated[list[int], Field(min_length=1, max_length=MAX_LINKS)]] = Field(
+        default_factory=dict, description="lists of constants that expressions look up: NAME[EXPR]"
+    )
     chunks: Annotated[list[Expression], Field(min_length=1, max_length=8)]
     compute: ComputeModel | None = None
     steps: list[ItemModel]
@@ -214,7 +267,7 @@ class ChainModel(Model):
     chain: Annotated[list[LinkModel], Field(min_length=1)]
 
 
-assert set(COLLECTIVES) == set(CollectiveName.__args__) and len(ITEM_KEYS) == 5  # type: ignore[attr-defined]
+assert set(COLLECTIVES) == set(CollectiveName.__args__) and len(ITEM_KEYS) == 6  # type: ignore[attr-defined]
 
 
 def json_schema() -> dict[str, object]:

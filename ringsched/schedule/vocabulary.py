@@ -7,7 +7,18 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-FILE_KEYS = ("schedule", "description", "collective", "topology", "params", "chunks", "compute", "steps", "lowering")
+FILE_KEYS = (
+    "schedule",
+    "description",
+    "collective",
+    "topology",
+    "params",
+    "tables",
+    "chunks",
+    "compute",
+    "steps",
+    "lowering",
+)
 CHAIN_KEYS = ("schedule", "description", "topology", "params", "activation", "chain")
 ACTIVATIONS = ("sharded", "whole")
 LINK_KEYS = ("use", "epilogue")
@@ -19,6 +30,7 @@ ITEM_KEYS: dict[str, tuple[str, ...]] = {
     "<loop>": ("for", "do"),
     "<use>": ("use", "with", "on"),
     "<beside>": ("beside",),
+    "<synth>": ("synth",),
 }
 ITEM_NAMES = {
     "<transfer>": "a transfer",
@@ -26,19 +38,30 @@ ITEM_NAMES = {
     "<loop>": "a loop",
     "<use>": "a `use:`",
     "<beside>": "a `beside:`",
+    "<synth>": "a `synth:`",
 }
 LOWERING_KEYS = ("slots", "semaphores", "memory", "unroll", "barrier")
 COMPUTE_KEYS = ("multiply", "shard", "overlap")
 MOMENTS = ("on arrival", "before sending")
 SHARDS = ("rows", "features")
+CONSTRUCTED = ("all_gather", "reduce_scatter", "all_to_all")  # what `synth:` makes
 OVERLAPS = ("full", "none")
 TOPOLOGIES = ("ring", "line", "mesh", "torus", "links")
+SPEEDS = ("bandwidth", "latency")
+TOPOLOGY_KEYS = (*TOPOLOGIES, "twist", *SPEEDS, "routed")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", *ROOTED, "permute", "none")
 COORDINATES = ("x", "y", "z")
 RESERVED = ("r", *COORDINATES, "chunk", "min", "max")
 # keys that name the kind of an item, the most telling first
-_MARKERS = (("for", "<loop>"), ("use", "<use>"), ("beside", "<beside>"), ("step", "<step>"), ("send", "<transfer>"))
+_MARKERS = (
+    ("for", "<loop>"),
+    ("use", "<use>"),
+    ("beside", "<beside>"),
+    ("step", "<step>"),
+    ("synth", "<synth>"),
+    ("send", "<transfer>"),
+)
 
 
 def item_kind(value: object) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ringsched.operand import Operand
 from ringsched.processes import read_log, run_module
 from ringsched.target.report import KernelDump, TargetReport, build_report, kernel_name
+from ringsched.topology import Topology
 
 # Topologies that libtpu loads, and the prefix of each family's accelerator type.
 TARGETS = (
@@ -53,13 +54,15 @@ def compile_for_target(
     target: str,
     cores: int | None = None,
     timeout: float = 300,
+    topology: Topology | None = None,
 ) -> TargetReport:
     """Compiles `function` of a module for the first devices of a target and returns the compiler's figures.
 
     `source` is the text of the module, `sides` the extents of its topology; their product is the number of ranks. The
     function is called inside `shard_map`, each operand and result being split along its first dimension, with
     `interpret=False` and `axis_name="i"`, or ("x", "y") and so on for several sides. `cores`: of a device, for a
-    function that has the option; None leaves it to the function. `timeout`: seconds.
+    function that has the option; None leaves it to the function. `timeout`: seconds. `topology`: whose links
+    are to be links of the target, as far as may be; default a ring, or a torus.
 
     Raises TargetError: RS601 unknown target, RS602 no TPU compiler, RS603 too few devices, RS604 rejected by the
     compiler, RS605 deadline passed.
@@ -77,9 +80,11 @@ def compile_for_target(
         )
     if importlib.util.find_spec("libtpu") is None:
         raise TargetError("RS602", "the TPU compiler (libtpu) is not installed", "pip install 'ringsched[tpu]'")
+    topology = topology or Topology(kind="ring" if len(sides) == 1 else "torus", sides=sides)
     request = {
         "function": function,
         "sides": sides,
+        "topology": {"kind": topology.kind, "links": sorted(topology.links), "twist": topology.twist},
         "operands": [asdict(operand) for operand in operands],
         "target": target,
         "options": {} if cores is None else {"cores": cores},

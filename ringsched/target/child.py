@@ -13,8 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ringsched.placement.chips import chips_of
+from ringsched.placement.layout import device_order
+from ringsched.placement.report import report_of
 from ringsched.processes import end_after
-from ringsched.target.ring import device_order
+from ringsched.topology import Topology
 
 
 def main(directory: Path) -> None:
@@ -24,7 +27,7 @@ def main(directory: Path) -> None:
     result: dict[str, float | str | list[str]]
     notes = kernels_told()
     try:
-        result = {"compile_seconds": compile_kernel(directory / "kernel.py", request), "notes": notes}
+        result = {"compile_seconds": compile_kernel(directory / "kernel.py", request, notes), "notes": notes}
     # Tracing runs the kernel's own code and the compiler raises whatever it likes. All of it is the answer.
     except Exception as error:
         result = {"rejected": f"{type(error).__name__}: {error}"}
@@ -47,8 +50,22 @@ def kernels_told() -> list[str]:
     return found
 
 
-def compile_kernel(source: Path, request: dict[str, Any]) -> float:
-    """Returns the seconds that tracing, lowering and compiling took, without the start of JAX and libtpu."""
+def topology_of_request(request: dict[str, Any]) -> Topology:
+    """The topology of a request, from JSON."""
+    given = request["topology"]
+    return Topology(
+        kind=given["kind"],
+        sides=tuple(request["sides"]),
+        links=frozenset((a, b) for a, b in given["links"]),
+        twist=tuple(map(tuple, given["twist"])),
+    )
+
+
+def compile_kernel(source: Path, request: dict[str, Any], notes: list[str]) -> float:
+    """Returns the seconds that tracing, lowering and compiling took, without the start of JAX and libtpu.
+
+    Adds to `notes` where neighbours of the topology are not neighbours on the chips.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -57,9 +74,14 @@ def compile_kernel(source: Path, request: dict[str, Any]) -> float:
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=request["target"]).devices
     sides = tuple(request["sides"])
-    order = device_order([(*device.coords, getattr(device, "core_on_chip", 0)) for device in devices], sides)
+    topology = topology_of_request(request)
+    positions = [(*device.coords, getattr(device, "core_on_chip", 0)) for device in devices]
+    chips = chips_of(positions, devices[0].device_kind)
+    order = device_order(chips, topology)
     axes = ("x", "y", "z")[: len(sides)] if len(sides) > 1 else ("i",)
     mesh = Mesh(np.array([devices[index] for index in order]).reshape(sides), axes)
+    names = topology.coordinates if len(topology.coordinates) == len(sides) else axes
+    notes += [f"{found.code}: {found.message}" for found in report_of(chips, topology, [order], names).diagnostics]
     function = getattr(load_module(source), request["function"])
 
     def kernel(*arguments: jax.Array) -> Any:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ringsched.collectives import OWNED
 from ringsched.diagnostics import Diagnostic
-from ringsched.expr import Affine, EvaluationError, NotAffine, Value, evaluate, holds
+from ringsched.expr import Affine, EvaluationError, Flipped, NotAffine, Value, evaluate, holds, names
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import Slice, Transfer
 from ringsched.verify.flow import Carried
@@ -39,11 +39,15 @@ class Symmetric:
         self.sides = flat.topology.sides
         if not flat.topology.wraps:
             raise NotAffine("only rings and tori look the same from every rank")
+        if flat.topology.twist:
+            raise NotAffine("on a twisted torus, coordinates do not turn one by one")
         self.axes: list[Axis] = _promised_axes(flat)
         self.symbols: dict[str, Value] = {}
         for axis, (name, side) in enumerate(zip(flat.topology.coordinates, self.sides, strict=True)):
             unit = tuple(int(axis == other) for other in range(len(self.sides)))
             self.symbols[name] = Affine(0, unit) if side > 1 else 0
+        if flat.flips:
+            self.symbols = {"r": Flipped(0, flat.topology.ranks)}
         self._turns: dict[Place, Callable[[int], int]] = {}
         self._hops: dict[Place, int] = {}
 
@@ -58,7 +62,7 @@ class Symmetric:
 
     def absolute(self, carried: Carried, mask: int) -> int:
         place = self.flat.topology.at(carried.move.receiver)
-        return self._turn(tuple(-k % side for k, side in zip(place, self.sides, strict=True)))(mask)
+        return self._turn(tuple(self.flat.back(0, k, side) for k, side in zip(place, self.sides, strict=True)))(mask)
 
     def _moves(self, transfer: FlatTransfer) -> Iterator[Carried]:
         statement = transfer.statement
@@ -69,9 +73,17 @@ class Symmetric:
         if each is None or transfer.each is None:
             yield from self._bound(transfer, None, env)
             return
+        if not any(each.var in names(condition) for condition in statement.when) and not self._holds(statement, env):
+            return
         for value in range(transfer.each[0], transfer.each[1] + 1):
             env[each.var] = value
             yield from self._bound(transfer, value, env)
+
+    def _holds(self, statement: Transfer, env: dict[str, Value]) -> bool:
+        try:
+            return holds(statement.when, env)
+        except EvaluationError:
+            raise NotAffine("a condition without a value") from None
 
     def _bound(self, transfer: FlatTransfer, value: int | None, env: dict[str, Value]) -> Iterator[Carried]:
         try:
@@ -83,7 +95,7 @@ class Symmetric:
             raise NotAffine("an expression without a value") from None
         move = Move(transfer, value, 0, self._hops[hop], self._numbers(indices))
         turned = [
-            [(i - hop[axis]) % size for i in index] if isinstance(axis, int) else index
+            [self.flat.back(i, hop[axis], size) for i in index] if isinstance(axis, int) else index
             for index, axis, size in zip(indices, self.axes, self.dims, strict=True)
         ]
         yield Carried(move, move.chunks, self._numbers(turned), self._turn(hop))
@@ -98,6 +110,8 @@ class Symmetric:
             value = evaluate(expr, env)
             if side == 1 and isinstance(value, int):
                 hop.append(0)
+            elif isinstance(value, Flipped):
+                hop.append(value.constant)
             elif isinstance(value, Affine) and _is_unit(value, axis) and value.modulus in (0, side):
                 hop.append(value.constant % side)
             else:
@@ -105,7 +119,7 @@ class Symmetric:
         place = tuple(hop)
         if place not in self._hops:
             receiver = self.flat.topology.rank(place)
-            if not receiver or not self.flat.topology.linked(0, receiver):
+            if not receiver or not self.flat.topology.reaches(0, receiver):
                 raise NotAffine("a transfer to no neighbour")
             self._hops[place] = receiver
         return place
@@ -137,6 +151,11 @@ class Symmetric:
             if not 0 <= value < size:
                 raise NotAffine("an index out of range")
             return value
+        if isinstance(value, Flipped):
+            if size != value.ranks:
+                raise NotAffine("an index that does not turn with the rank")
+            self._decide(dimension, 0)
+            return value.constant
         for axis, side in enumerate(self.sides):
             # Without a `%` only the coordinate itself stays within the dimension at every rank.
             wrapped = value.modulus == side or (value.modulus == 0 and value.constant == 0)
@@ -160,7 +179,7 @@ class Symmetric:
 
     def _turn(self, hop: Place) -> Callable[[int], int]:
         if hop not in self._turns:
-            self._turns[hop] = rotation(self.sides, hop)
+            self._turns[hop] = rotation(*(bits(hop[0], self.sides[0]) if self.flat.flips else (self.sides, hop)))
         return self._turns[hop]
 
     def history(self, chunk: int) -> Iterator[list[Move]]:
@@ -173,7 +192,8 @@ class Symmetric:
                 hop = topology.at(move.receiver)
                 for source in carried.sources:
                     for place in self._shifts(chunk_at(self.dims, source), wanted):
-                        receiver = topology.rank(tuple(a + b for a, b in zip(place, hop, strict=True)))
+                        onward = zip(place, hop, self.sides, strict=True)
+                        receiver = topology.rank(tuple(self.flat.onward(a, b, side) for a, b, side in onward))
                         sender = topology.rank(place)
                         if sender is not None and receiver is not None:
                             moves.append(move._replace(sender=sender, receiver=receiver, chunks=(chunk,)))
@@ -186,7 +206,9 @@ class Symmetric:
             if not isinstance(axis, int):
                 if a != b:
                     return
-            elif shift.setdefault(axis, (b - a) % self.sides[axis]) != (b - a) % self.sides[axis]:
+            elif shift.setdefault(axis, self.flat.back(b, a, self.sides[axis])) != self.flat.back(
+                b, a, self.sides[axis]
+            ):
                 return
         choices = ([shift[axis]] if axis in shift else range(side) for axis, side in enumerate(self.sides))
         yield from itertools.product(*choices)
@@ -205,6 +227,8 @@ def _promised_axes(flat: FlatSchedule) -> list[Axis]:
     groups = OWNED[promise.kind]
     if groups and promise.group != len(sides):
         raise NotAffine("owners given by number")
+    if promise.kind == "permute" and flat.flips:
+        raise NotAffine("a permutation among ranks whose bits are flipped")
     if promise.kind == "permute":
         _check_translation(flat)
     group: list[Axis] = [axis if side > 1 else "fixed" for axis, side in enumerate(sides)]
@@ -218,6 +242,12 @@ def _check_translation(flat: FlatSchedule) -> None:
     for rank, image in enumerate(flat.promise.permutation):
         if topology.rank(tuple(a + b for a, b in zip(topology.at(rank), hop, strict=True))) != image:
             raise NotAffine("a permutation that is no translation")
+
+
+def bits(number: int, ranks: int) -> tuple[tuple[int, ...], Place]:
+    """A power of two as sides of 2, and the coordinates of a number: an exclusive or moves along each of them."""
+    count = ranks.bit_length() - 1
+    return (2,) * count, tuple(number >> k & 1 for k in reversed(range(count)))
 
 
 def rotation(sides: tuple[int, ...], hop: Place) -> Callable[[int], int]:

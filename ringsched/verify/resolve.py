@@ -184,9 +184,9 @@ class Resolver:
         if receiver is None:
             to = transfer.statement.to
             raise Fault(findings.no_such_rank(self.flat, transfer, value, rank, to, place))
-        if receiver not in self._neighbours[rank]:
-            if receiver == rank:
-                raise Fault(findings.to_itself(self.flat, transfer, value, rank))
+        if receiver == rank:
+            raise Fault(findings.to_itself(self.flat, transfer, value, rank))
+        if receiver not in self._neighbours[rank] and not self.flat.topology.routed:
             raise Fault(findings.no_neighbour(self.flat, transfer, value, rank, receiver))
         return Move(transfer, value, rank, receiver, chunks)
 

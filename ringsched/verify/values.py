@@ -307,11 +307,12 @@ class _Machine:
         if not isinstance(value, Term):
             return value
         place = self.promise.topology.at(hop)
+        flips = self.sides != self.promise.topology.sides  # displacements are exclusive ors
         chunk = tuple(
-            index if axis is None else (index - place[axis]) % self.promise.dims[d]
+            index if axis is None else index ^ hop if flips else (index - place[axis]) % self.promise.dims[d]
             for d, (index, axis) in enumerate(zip(value.chunk, self.axes, strict=True))
         )
-        return Term(chunk, _rotated(value.mask, hop, place, self.sides), value.multiplied)
+        return Term(chunk, _rotated(value.mask, hop, self.sides), value.multiplied)
 
 
 def _fitted(values: list[Value], target: Block) -> list[Value]:
@@ -341,12 +342,16 @@ def _sum(a: Value, b: Value) -> Value:
     return Term(a.chunk, a.mask | b.mask, a.multiplied)
 
 
-def _rotated(mask: int, hop: int, place: tuple[int, ...], sides: tuple[int, ...]) -> int:
+def _rotated(mask: int, hop: int, sides: tuple[int, ...]) -> int:
     """Bit k stands for displacement k: seen from `hop` on, it is k − hop along each coordinate."""
     if len(sides) == 1:
         side = sides[0]
         return (mask >> hop) | ((mask & ((1 << hop) - 1)) << (side - hop))
     found = 0
+    place: list[int] = []
+    for side in reversed(sides):
+        hop, coordinate = divmod(hop, side)
+        place.insert(0, coordinate)
     for number, old in enumerate(itertools.product(*(range(side) for side in sides))):
         if mask >> number & 1:
             new = 0

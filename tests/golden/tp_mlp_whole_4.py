@@ -1314,10 +1314,12 @@ class _Call:
         def body(*refs):
             kernel(*self.coordinates(), *refs, axes=self.axes)
 
+        tables = _tables(spec)
+        places = [pltpu.SMEM] * len(tables) + [place]
         return pl.pallas_call(
             body,
             out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place)],
+            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
             out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
             scratch_shapes=scratch + spec["semaphores"],
             compiler_params=pltpu.CompilerParams(
@@ -1329,7 +1331,7 @@ class _Call:
             ),
             interpret=self.interpret,
             name=self.name,
-        )(x)[0]
+        )(*tables, x)[0]
 
     def coordinates(self):
         """Where the device that runs the kernel is among the ranks."""
@@ -1372,6 +1374,14 @@ class _Call:
         """x with the type that differs from rank to rank, which collectives take."""
         fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
         return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
+
+
+def _tables(spec):
+    """The constants that a kernel looks up, as operands for SMEM."""
+    tables = []
+    for text in spec.get("tables", ()):
+        tables.append(jnp.array([int(entry) for entry in text.split()], jnp.int32))
+    return tables
 
 
 def _linear(call, forward, transpose, x, *axes):

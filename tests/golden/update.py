@@ -1,28 +1,32 @@
 """Writes the generated modules of this folder anew: python tests/golden/update.py
 
-Every shipped schedule at N = 4, and one with rolled loops at N = 16. `tests/unit/test_golden.py` compares them.
+Every shipped schedule at 4 ranks (8 on a torus of three sides), one with rolled loops at 16, and one with tables at 64.
+`tests/unit/test_golden.py` compares them.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from ringsched.pipeline import compile_schedule, open_schedule
-from ringsched.schedule.loader import shipped_names
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from shipped import PARAMETERS, settings  # noqa: E402
 
 FOLDER = Path(__file__).parent
-ROLLED = ("all_reduce", 16)
+ROLLED = (("all_reduce", 16), ("all_gather_torus", 64))
 
 
 def modules() -> dict[str, tuple[str, int]]:
     """File name → schedule and number of ranks."""
-    cases = [(name, 4) for name in shipped_names()] + [ROLLED]
+    cases = [(name, 4 if settings(name, 4) else 8) for name in PARAMETERS] + [*ROLLED]
     return {f"{name}_{ranks}.py": (name, ranks) for name, ranks in cases}
 
 
 def generate(name: str, ranks: int) -> str:
     """The text of a kernel module."""
-    return compile_schedule(open_schedule(name, {"N": ranks})).source
+    return compile_schedule(open_schedule(name, settings(name, ranks))).source
 
 
 def main() -> None:

@@ -130,13 +130,13 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str, str]] = {
     ),
     "edge of a mesh": (
         "  - {send: 'chunk[x, y]', to: [x, y - 1]}\n", MESH,
-        "RS208", "X = 1, Y = 2, x = 0, y = 0", "[x, y - 1]", "rank (0, 0) sends to (0, -1); the mesh is 1 by 2",
+        "RS208", "X = 2, Y = 2, x = 0, y = 0", "[x, y - 1]", "rank (0, 0) sends to (0, -1); the mesh is 2 by 2",
         "guard the transfer: when: y - 1 >= 0",
     ),
     "flat number on a torus": (
         "  - {send: 'chunk[x, y]', to: r + 3}\n", {**MESH, "topology": "torus: [X, Y]"},
-        "RS208", "X = 1, Y = 2, x = 0, y = 0", "r + 3", "rank (0, 0) sends to 3; there are ranks 0 … 1",
-        "name one of the ranks 0 … 1",
+        "RS208", "X = 2, Y = 3, x = 1, y = 0", "r + 3", "rank (1, 0) sends to 6; there are ranks 0 … 5",
+        "name one of the ranks 0 … 5",
     ),
     "pinned outside": (
         "  - {send: 'chunk[0]', from: N, to: 0}\n", {"topology": "line: N"},

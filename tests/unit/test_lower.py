@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from shipped import CHAINS, DOUBLING, RINGS, SINGLE, sized
 
 from ringsched.lower.lower import Lowered, lower
 from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
@@ -12,7 +13,7 @@ from ringsched.program.expand import expand
 from ringsched.program.printer import print_program
 from ringsched.program.program import Instruction, Loop, Program, Send, Signal, Wait, WaitDma, When
 from ringsched.schedule.flat import flatten
-from ringsched.schedule.loader import load, shipped_names
+from ringsched.schedule.loader import load
 from ringsched.schedule.schedule import Lowering, Schedule
 from ringsched.verify.dataflow import is_symmetric
 from ringsched.verify.hazards import check_hazards
@@ -295,15 +296,15 @@ def test_irregular(name: str) -> None:
         full_check(backward.lowered, backward)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 11])
-@pytest.mark.parametrize("name", sorted({*shipped_names()} - {"tp_mlp", "tp_mlp_whole"}))
-def test_shipped(name: str, size: int) -> None:
+@pytest.mark.parametrize(("name", "parameters"), sized(SINGLE, (1, 2, 3, 6, 8, 11)))
+def test_shipped(name: str, parameters: dict[str, int]) -> None:
     """Proven for one rank that stands for all, they pass with a trace of every rank, too."""
-    proven = prove(open_schedule(name, {"N": size}))
+    proven = prove(open_schedule(name, parameters))
     full_check(proven.lowered, proven, calls=2)
 
 
-ROLLED = [name for name in shipped_names() if name not in ("exchange", "shift", "tp_mlp", "tp_mlp_whole")]
+NOT_ROLLED = ("exchange", "shift", *CHAINS, *DOUBLING, "all_gather_bruck", "all_to_all_bruck")
+ROLLED = [name for name in RINGS if name not in NOT_ROLLED]
 
 
 @pytest.mark.parametrize("size", [9, 10, 11, 12])

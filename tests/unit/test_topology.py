@@ -10,7 +10,9 @@ import pytest
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError
 from ringsched.expr import Expr, Int, Var, binary
-from ringsched.schedule.schedule import Collective, Parameter, Schedule, TopologyKind, TopologySpec
+from ringsched.schedule.loader import load
+from ringsched.schedule.printer import print_schedule
+from ringsched.schedule.schedule import Collective, Parameter, Schedule, Speed, TopologyKind, TopologySpec
 from ringsched.topology import MAX_RANKS, Topology, topology_of
 
 
@@ -36,6 +38,15 @@ def refused(made: Schedule, env: dict[str, int] | None = None) -> Diagnostic:
     return found
 
 
+def written(place: str) -> Topology:
+    """The topology of a file that says `topology: PLACE`; printing it and reading it again makes no difference."""
+    made = load("t.yaml", f"schedule: t\ncollective: all_gather\ntopology: {place}\nchunks: [1]\nsteps: []\n")
+    again = print_schedule(made)
+    assert load("t.yaml", again) == made
+    assert f"topology: {place}\n" in again
+    return topology_of(made, {})
+
+
 ALL = [
     topology("ring", 1),
     topology("ring", 2),
@@ -43,8 +54,13 @@ ALL = [
     topology("line", 4),
     topology("mesh", 2, 3),
     topology("torus", 2, 3),
-    topology("torus", 3, 1, 4),
+    topology("torus", 3, 2, 4),
     topology("links", links=((0, 1), (2, 1), (1, 3))),
+    written("{torus: [2, 4], twist: {x: [0, 2]}}"),
+    written("{torus: [3, 4], twist: {y: [1, 0]}}"),
+    written("{torus: [2, 4, 4], twist: {x: [0, 2, 2]}}"),
+    written("{torus: [2, 2, 4], twist: {x: [0, 0, 2], y: [0, 0, 2]}}"),
+    written("{torus: [2, 4, 4], twist: {x: [0, 2, 1], y: [0, 0, 2]}}"),
 ]
 
 
@@ -128,3 +144,66 @@ def test_sides_that_are_too_many_or_none() -> None:
 def test_networkx_is_imported_only_for_the_graph() -> None:
     code = "import sys, ringsched.schedule.flat, ringsched.verify.dataflow; sys.exit('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_two_ranks_have_one_link() -> None:
+    """A side of 2 has no second link between the two; with a twist along it there are two, to different ranks."""
+    plain, twisted = topology("torus", 2, 4), written("{torus: [2, 4], twist: {x: [0, 2]}}")
+    assert plain.rank((1, 0)) == plain.rank((-1, 0))
+    assert [len(plain.neighbours(rank)) for rank in range(8)] == [3] * 8
+    assert [len(twisted.neighbours(rank)) for rank in range(8)] == [4] * 8
+    assert (twisted.rank((1, 0)), twisted.rank((-1, 0))) == (4, 6)
+
+
+@pytest.mark.parametrize(("place", "least"), [
+    ("{torus: [4, 8], twist: {x: [0, 4]}}", 4),
+    ("{torus: [4, 8, 8], twist: {x: [0, 4, 4]}}", 6),
+    ("{torus: [4, 4, 8], twist: {x: [0, 0, 4], y: [0, 0, 4]}}", 6),
+])  # fmt: skip
+def test_twists_bring_ranks_closer(place: str, least: int) -> None:
+    """The diameters of the twisted tori of Cámara et al.; without the twist 6, 10 and 8."""
+    twisted = written(place)
+    plain = topology("torus", *twisted.sides)
+    assert networkx.diameter(twisted.graph()) == least
+    assert networkx.diameter(plain.graph()) == sum(side // 2 for side in plain.sides) > least
+    assert twisted.graph().number_of_edges() == plain.graph().number_of_edges()
+
+
+def test_a_twist_is_a_shift_of_the_lattice() -> None:
+    """Once around along an axis, then the shift back along the others, ends where it began, whatever the order."""
+    made = written("{torus: [2, 4, 4], twist: {x: [0, 2, 1], y: [0, 0, 2]}}")
+    for rank in range(made.ranks):
+        for axis, row in enumerate(made.twist):
+            place = list(made.at(rank))
+            place[axis] += made.sides[axis]
+            assert made.rank(tuple(place)) == made.rank(tuple(c + s for c, s in zip(made.at(rank), row, strict=True)))
+
+
+def test_a_twist_by_whole_sides_is_none() -> None:
+    assert written("{torus: [4, 8], twist: {x: [0, 8]}}") == topology("torus", 4, 8)
+    assert written("{torus: [4, 8], twist: {x: [0, -4]}}") == written("{torus: [4, 8], twist: {x: [0, 12]}}")
+    # 4 along y is once around there, and shifts z in turn
+    assert written("{torus: [2, 4, 4], twist: {x: [0, 4, 0], y: [0, 0, 2]}}").twist == ((0, 0, 2), (0, 0, 2), (0, 0, 0))
+
+
+def test_speeds_of_links() -> None:
+    plain = {"axis": None, "bandwidth": 1, "latency": 1}
+    graph = written("{links: [[0, 1], {between: [2, 1], bandwidth: 2, latency: 0}]}").graph()
+    assert graph.edges[0, 1] == plain
+    assert graph.edges[1, 2] == {**plain, "bandwidth": 2, "latency": 0}
+    torus = written("{torus: [2, 3], bandwidth: [2, 1], latency: 3}")
+    assert torus.speed(0, 3) == Speed(2, 3)
+    assert torus.speed(0, 2) == Speed(1, 3)
+    assert torus.graph().edges[0, 2] == {"axis": 1, "bandwidth": 1, "latency": 3}
+    assert written("{ring: 4, bandwidth: 2}").speed(3, 0) == Speed(2, 1)
+    assert (
+        load(
+            "t.yaml", "schedule: t\ncollective: all_gather\ntopology: {ring: 4, bandwidth: 1}\nchunks: [4]\nsteps: []\n"
+        ).topology.speeds
+        == ()
+    )
+
+
+def test_the_axis_of_a_link() -> None:
+    twisted = written("{torus: [2, 4], twist: {x: [0, 2]}}")
+    assert [twisted.axis(0, other) for other in range(8)] == [None, 1, None, 1, 0, None, 0, None]

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from shipped import SINGLE, settings, sized
 
 from ringsched.expr import Int, Var, binary
 from ringsched.pipeline import Proven, open_schedule, prove, prove_transpose
 from ringsched.program.expand import expand
 from ringsched.program.program import Add, Copy, Instruction, Program, Region, Send, When, Zero
-from ringsched.schedule.loader import shipped_names
 from ringsched.schedule.schedule import CollectiveKind
 from ringsched.verify.values import (
     Meaningless,
@@ -23,7 +23,7 @@ WAYS = pytest.mark.parametrize("symmetric", [True, False], ids=["one rank for al
 
 
 def lowered(name: str, size: int) -> Proven:
-    return prove(open_schedule(name, {"N": size}))
+    return prove(open_schedule(name, settings(name, size)))
 
 
 def check(proven: Proven, body: tuple[Instruction, ...] | None, *, symmetric: bool) -> tuple[WrongValue, ...]:
@@ -47,10 +47,9 @@ def shifted(region: Region, size: int) -> Region:
     return Region(buffer=region.buffer, index=(binary("%", binary("+", region.index[0], 1), size), *region.index[1:]))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 12])
-@pytest.mark.parametrize("name", sorted({*shipped_names()} - {"tp_mlp", "tp_mlp_whole"}))
-def test_shipped_programs(name: str, size: int) -> None:
-    proven = lowered(name, size)
+@pytest.mark.parametrize(("name", "parameters"), sized(SINGLE, (1, 2, 3, 4, 5, 12)))
+def test_shipped_programs(name: str, parameters: dict[str, int]) -> None:
+    proven = prove(open_schedule(name, parameters))
     for one in filter(None, (proven, prove_transpose(proven))):
         assert not check(one, None, symmetric=False)
         if one.symmetric and one.flat.promise.kind not in ("broadcast", "reduce"):

@@ -1,0 +1,127 @@
+"""Plan → Schedule: a list of pinned transfers, checked by the data flow before anyone sees it, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from ringsched.collectives import OWNED, Chunk
+from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
+from ringsched.expr import Expr, Int
+from ringsched.schedule.flat import FlatSchedule
+from ringsched.schedule.printer import print_schedule
+from ringsched.schedule.schedule import (
+    ChunkRef,
+    Collective,
+    Constructed,
+    Item,
+    Rank,
+    Schedule,
+    Slice,
+    Step,
+    Synth,
+    Transfer,
+)
+from ringsched.schedule.tree import MAX_BYTES
+from ringsched.synth.place import name_of, spec_of
+from ringsched.synth.plan import Move, Plan, PlanKind
+from ringsched.topology import Topology
+from ringsched.verify.dataflow import findings_of
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The plan as a schedule; ranks and owners by their coordinates on a mesh or torus, parts in a row as one slice."""
+    topology = plan.network.topology
+    ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
+    items = tuple(Step(transfers=tuple(_transfers(plan, step, ranks))) for step in plan.steps)
+    rooted = plan.kind in ("broadcast", "reduce")
+    sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
+    owners = OWNED[plan.kind]
+    collective = Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None)
+    return _schedule(topology, collective, (*sides * owners, *plan.dims[owners:]), items)
+
+
+def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
+    """A schedule whose steps the compiler makes, each shard in `parts` parts."""
+    owners = topology.sides * (2 if kind == "all_to_all" else 1)
+    dims = owners if parts == 1 else (*owners, parts)
+    return _schedule(topology, Collective(kind=kind), dims, tuple(Synth(kind=step) for step in steps))
+
+
+def _schedule(topology: Topology, collective: Collective, dims: Sequence[int], items: tuple[Item, ...]) -> Schedule:
+    return Schedule(
+        name=f"{collective.kind}_{name_of(topology).replace(':', '_')}",
+        collective=collective,
+        topology=spec_of(topology),
+        parameters=(),
+        chunks=tuple(Int(value=size) for size in dims),
+        items=items,
+    )
+
+
+def text_of(schedule: Schedule) -> str:
+    """The text of a schedule file. Raises RS241 where no file may be that long."""
+    text = print_schedule(schedule)
+    size = len(text.encode())
+    if size > MAX_BYTES:
+        raise too_large(f"its file would have {size:,} bytes; one has at most {MAX_BYTES:,}")
+    return text
+
+
+def too_large(problem: str) -> DiagnosticError:
+    """RS241."""
+    help_ = "take fewer ranks, or fewer --parts; with --json and without -o the figures come without the file"
+    return DiagnosticError([Diagnostic(code="RS241", message=f"the schedule is too large: {problem}", help=help_)])
+
+
+def judged(flat: FlatSchedule) -> Literal["right", "undecided"]:
+    """What the data-flow check says; a schedule that is wrong is a fault of ours. Raises InternalError."""
+    found = findings_of(flat)
+    if not found:
+        return "right"
+    if all(finding.code.startswith("RS7") for finding in found):
+        return "undecided"
+    raise InternalError(f"the synthesised schedule is wrong: {found[0].message}")
+
+
+def _transfers(plan: Plan, step: Sequence[Move], ranks: Sequence[Rank]) -> Iterable[Transfer]:
+    """One for each move, or for each run of parts of one chunk that go the same way."""
+    owners = OWNED[plan.kind]
+    split = len(plan.dims) > owners
+    runs: list[tuple[Move, int]] = []  # the first move, and how many more of them
+    for move in sorted(step, key=lambda m: (m.sender, m.receiver, m.op, m.chunk)):
+        if runs and split and _continues(*runs[-1], move):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((move, 0))
+    for move, more in runs:
+        yield Transfer(
+            chunk=ChunkRef(index=_index(plan, move.chunk, more, ranks)),
+            sender=ranks[move.sender],
+            to=ranks[move.receiver],
+            op=move.op,
+        )
+
+
+def _continues(first: Move, more: int, move: Move) -> bool:
+    """Whether `move` takes the next part along."""
+    part = first.chunk[-1] + more + 1
+    return move == first._replace(chunk=(*first.chunk[:-1], part))
+
+
+def _index(plan: Plan, chunk: Chunk, more: int, ranks: Sequence[Rank]) -> tuple[Expr | Slice, ...]:
+    owners = OWNED[plan.kind]
+    index: list[Expr | Slice] = []
+    for owner in chunk[:owners]:
+        index += ranks[owner].coordinates
+    rest: list[Expr | Slice] = [Int(value=part) for part in chunk[owners:]]
+    if more and more + 1 == plan.dims[-1]:
+        rest = [*rest[:-1]] if owners or len(rest) > 1 else [Slice()]
+    elif more:
+        rest[-1] = Slice(start=Int(value=chunk[-1]), stop=Int(value=chunk[-1] + more + 1))
+    return (*index, *rest)
+
+
+def _rank(topology: Topology, rank: int) -> Rank:
+    place = topology.at(rank) if len(topology.coordinates) > 1 else (rank,)
+    return Rank(coordinates=tuple(Int(value=coordinate) for coordinate in place))

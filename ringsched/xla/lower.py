@@ -1,0 +1,142 @@
+"""FlatSchedule → Exchange: each step's transfers as partial permutations, and runs of equal steps as loops.
+
+What a step moves is known in numbers (`verify.resolve`). A statement that every rank runs becomes a shift where its
+receivers differ and where the chunks that arrive have names in the receiver's own terms. Such names are guessed, by
+putting the sender's coordinates into the statement, and kept only if they give the right chunks at every rank in every
+turn; what has none, and transfers that are pinned to ranks, become rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ringsched.diagnostics import Diagnostic, Label
+from ringsched.expr import Expr, Var, binary, names
+from ringsched.schedule.flat import FlatSchedule, FlatTransfer
+from ringsched.schedule.schedule import Chain, Schedule, Slice
+from ringsched.verify.resolve import Move, Resolver
+from ringsched.xla.exchange import Exchange, Loop, Message, Shift, Step
+from ringsched.xla.rounds import rounds
+from ringsched.xla.shifts import Turn, shift_of
+from ringsched.xla.words import RESERVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Consecutive steps of the same statements. `variables`: of each, the loop variable that counts up, if any."""
+
+    turns: tuple[tuple[Turn, ...], ...]
+    variables: tuple[str | None, ...]
+
+
+def exchange_of(flat: FlatSchedule) -> Exchange:
+    """The Exchange of a schedule whose data flow is right."""
+    resolver = Resolver(flat)
+    parameters = tuple(name for name in flat.env if name not in RESERVED)
+    steps = [_turns(flat.steps[number], list(resolver.step(number))) for number in range(len(flat.steps))]
+    nodes: list[Step | Loop] = []
+    for run in _runs(flat, [step for step in steps if step]):
+        loop = _loop(flat, parameters, run) if len(run.turns) > 1 else None
+        nodes += [loop] if loop is not None else [_step(flat, parameters, turn) for turn in run.turns]
+    return Exchange(flat=flat, nodes=tuple(nodes), parameters=parameters)
+
+
+def no_products(schedule: Schedule | Chain) -> Diagnostic:
+    """RS614: the back end moves and adds, and does not multiply."""
+    span = None if isinstance(schedule, Chain) or schedule.compute is None else schedule.compute.span
+    return Diagnostic(
+        code="RS614",
+        message=f"the xla back end does not multiply, and `{schedule.name}` does",
+        primary=Label(span=span, text="products are for the pallas back end") if span else None,
+        help="leave out `--backend xla`, or take the collective without `compute:`",
+    )
+
+
+def _turns(transfers: Sequence[FlatTransfer], moves: Sequence[Move]) -> tuple[Turn, ...]:
+    """What each statement of a step moves; those that move nothing are left out."""
+    found: dict[int, list[Move]] = {}
+    for move in moves:
+        found.setdefault(id(move.transfer), []).append(move)
+    return tuple(Turn(transfer=t, moves=tuple(found[id(t)])) for t in transfers if id(t) in found)
+
+
+def _runs(flat: FlatSchedule, steps: Sequence[tuple[Turn, ...]]) -> Iterator[_Run]:
+    start = 0
+    while start < len(steps):
+        end = start + 1
+        variables: tuple[str | None, ...] = (None,) * len(steps[start])
+        while end < len(steps):
+            advance = _advance(steps[end - 1], steps[end])
+            if advance is None or (end > start + 1 and advance != variables):
+                break
+            variables, end = advance, end + 1
+        yield _Run(turns=tuple(steps[start:end]), variables=variables)
+        start = end
+
+
+def _advance(before: tuple[Turn, ...], after: tuple[Turn, ...]) -> tuple[str | None, ...] | None:
+    """For each statement the variable that is one more in the next step; None where it is no next turn of a loop."""
+    if len(before) != len(after):
+        return None
+    found: list[str | None] = []
+    for one, other in zip(before, after, strict=True):
+        if one.transfer.statement is not other.transfer.statement or not (one.plain and other.plain):
+            return None
+        env, then = one.transfer.env, other.transfer.env
+        changed = [name for name in env if env[name] != then.get(name)]
+        if len(changed) > 1 or env.keys() != then.keys():
+            return None
+        if changed and then[changed[0]] != env[changed[0]] + 1:
+            return None
+        found.append(changed[0] if changed else None)
+    return tuple(found) if any(found) else None
+
+
+def _loop(flat: FlatSchedule, parameters: tuple[str, ...], run: _Run) -> Loop | None:
+    """A run as a loop; None where one of its statements has no names that are right in every turn."""
+    own = next(name for name in run.variables if name is not None)
+    first = run.turns[0][run.variables.index(own)].transfer.env[own]
+    var = own
+    while var in RESERVED or var in parameters:
+        var += "_"
+    shifts: list[Message] = []
+    for position, name in enumerate(run.variables):
+        turns = [turn[position] for turn in run.turns]
+        bound: dict[str, Expr] = {}
+        if name is not None:  # of schedules side by side, each has a variable of its own
+            bound[name] = binary("+", Var(name=var), turns[0].transfer.env[name] - first)
+        shift = shift_of(flat, parameters, turns, bound, (var, first))
+        if shift is None:
+            return None
+        shifts.append(shift)
+    even = not any(var in _fixed_names(shift) for shift in shifts if isinstance(shift, Shift))
+    last = first + len(run.turns) - 1
+    return Loop(var=var, first=first, last=last, even=even, step=Step(messages=tuple(shifts)))
+
+
+def _fixed_names(shift: Shift) -> frozenset[str]:
+    """The names that pairs and numbers of chunks depend on."""
+    found = [*shift.pairs.to, *shift.pairs.when]
+    if shift.each is not None:
+        found += [shift.each.first, shift.each.last]
+    for part in (*shift.sent, *shift.arrived):
+        if isinstance(part, Slice):
+            found += [end for end in (part.start, part.stop) if end is not None]
+    return frozenset().union(*(names(expr) for expr in found))
+
+
+def _step(flat: FlatSchedule, parameters: tuple[str, ...], turns: tuple[Turn, ...]) -> Step:
+    messages: list[Message] = []
+    rest: list[Move] = []
+    lonely = sum(len(turn.routes) == 1 for turn in turns) > 1  # transfers of one rank each travel together
+    for turn in turns:
+        pooled = not turn.plain or (lonely and len(turn.routes) == 1)
+        shift = None if pooled else shift_of(flat, parameters, [turn], {}, None)
+        if shift is None:
+            rest += turn.moves
+        else:
+            messages.append(shift)
+    step = Step(messages=(*messages, *rounds(rest)))
+    values = {name: value for turn in turns for name, value in turn.transfer.env.items() if name not in flat.env}
+    return replace(step, label=", ".join(f"{name} = {value}" for name, value in values.items()))

@@ -1,0 +1,275 @@
+"""Exchange → the text of `_transfers`, the function that runs all steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ringsched.codegen.lines import WIDTH, call, comment
+from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
+from ringsched.schedule.notation import show_chunk, show_range, show_rank
+from ringsched.schedule.schedule import Range, Slice, Transfer
+from ringsched.xla.exchange import Exchange, Index, Loop, Pairs, Round, Route, Shift, Step
+from ringsched.xla.translate import Translator, nested
+
+UNROLLED = 8  # turns of a loop that jax unrolls as it traces
+
+
+@dataclass(slots=True)
+class Steps:
+    """`names`: of the pairs that stand before the steps, by the arguments of `_pairs`."""
+
+    exchange: Exchange
+    translator: Translator
+    names: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """The function."""
+        body = [line for node in self.exchange.nodes for line in ("", *self._node(node))]
+        coordinates = self.exchange.flat.topology.coordinates
+        prelude = []
+        if "r" in self.translator.used:
+            prelude.append("    r = lax.axis_index(axes)")
+        if "r" not in coordinates and self.translator.used & set(coordinates):
+            prelude.append(f"    {', '.join(coordinates)} = _coordinates(axes)")
+        for arguments, name in self.names.items():
+            prelude += call(f"{name} = _pairs(", arguments, 4)
+        return [
+            "def _transfers(held, axes):",
+            '    """All steps of the schedule; held: [*CHUNKS, size], the chunks at this rank."""',
+            *prelude,
+            *body,
+            *([""] if body else []),
+            "    return held",
+        ]
+
+    def _node(self, node: Step | Loop) -> Iterator[str]:
+        if isinstance(node, Step):
+            yield from _Writer(self, 4, node.label).step(node)
+            return
+        self.translator.bounds[node.var] = (node.first, node.last)
+        if node.even and node.turns > UNROLLED:
+            yield f"    def turn({node.var}, held):"
+            yield from _Writer(self, 8).step(node.step)
+            yield "        return held"
+            yield ""
+            yield f"    held = lax.fori_loop({node.first}, {node.last + 1}, turn, held)"
+        else:
+            self.translator.plain.add(node.var)
+            yield f"    for {node.var} in range({f'{node.first}, ' if node.first else ''}{node.last + 1}):"
+            yield from _Writer(self, 8, plain=node.var).step(node.step)
+            self.translator.plain.discard(node.var)
+        del self.translator.bounds[node.var]
+
+    def named(self, arguments: tuple[str, ...], base: str) -> str:
+        """The name of pairs that are the same throughout, which stand at the top."""
+        if arguments not in self.names:
+            taken = {*self.names.values(), *self.translator.bounds, *self.exchange.parameters}
+            name, number = base, 1
+            while name in taken:
+                name, number = f"{base}_{number + 1}", number + 1
+            self.names[arguments] = name
+        return self.names[arguments]
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One step. `plain`: the variable of the loop around it, a number of Python. `stores`: what stands at the end."""
+
+    steps: Steps
+    indent: int
+    label: str = ""
+    plain: str = ""
+    stores: list[str] = field(default_factory=list)
+    ranges: dict[str, str] = field(default_factory=dict)  # variables of `each`
+    parts: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def translator(self) -> Translator:
+        return self.steps.translator
+
+    @property
+    def pad(self) -> str:
+        return " " * self.indent
+
+    def step(self, step: Step) -> Iterator[str]:
+        """All messages leave before the first one is stored."""
+        for number, message in enumerate(step.messages, 1):
+            arrived = f"arrived_{number}" if len(step.messages) > 1 else "arrived"
+            if isinstance(message, Shift):
+                yield from self._shift(message, arrived)
+            else:
+                yield from self._round(message, arrived)
+        yield from self.stores
+        for var in self.ranges:
+            del self.translator.bounds[var]
+
+    # ---- a statement at every rank ------------------------------------------------------------------------------
+
+    def _shift(self, shift: Shift, arrived: str) -> Iterator[str]:
+        yield from comment(_statement(shift.statement) + (f"; {self.label}" if self.label else ""), self.indent)
+        if shift.each is not None:
+            shift, line = self._each(shift, shift.each)
+            yield from line
+        pairs = self._pairs(shift.pairs)
+        if self.plain in _names(shift.pairs):
+            name = "pairs" + arrived.removeprefix("arrived")
+            yield from call(f"{name} = _pairs(", pairs, self.indent)
+        else:
+            name = self.steps.named(pairs, self._base(shift.pairs))
+        before: list[str] = []
+        operand = self._place("held", shift.sent, "", before)
+        yield from before
+        yield from call(f"{arrived} = _permute(", [operand, "axes", name], self.indent)
+        self.stores += self._store(shift, arrived, name)
+
+    def _store(self, shift: Shift, arrived: str, pairs: str) -> Iterator[str]:
+        """Puts what arrives where it belongs; a rank to which nothing comes drops it."""
+        adds = shift.statement.op == "reduce"
+        if not shift.arrived:
+            yield f"{self.pad}held = {'held + ' if adds else ''}{arrived}"
+            return
+        before: list[str] = []
+        place = self._place("held.at", shift.arrived, "" if shift.everyone else pairs, before)
+        yield from before
+        options = [arrived] + ([] if shift.everyone else ['mode="drop"'])
+        yield from call(f"held = {place}.{'add' if adds else 'set'}(", options, self.indent)
+
+    def _place(self, array: str, index: Index, only: str, before: list[str]) -> str:
+        """`held[i, j]`; in `before` what has to stand before it where it is too long for a line of its own.
+
+        only: pairs; ranks to which they bring nothing get a place that there is not.
+        """
+        if not index:
+            return array
+        room = WIDTH - self.indent - (56 if only else 36)
+        while True:
+            parts = [self._part(part) for part in index]
+            longest = max(range(len(parts)), key=lambda k: len(parts[k]))
+            part = index[longest]
+            if len(", ".join(parts)) <= room or isinstance(part, Slice | Var):
+                break
+            index = (*index[:longest], self._named(part, before), *index[longest + 1 :])
+        if only:
+            number = next(k for k, part in enumerate(index) if not isinstance(part, Slice))
+            parts[number] = f"_only({only}, axes, {parts[number]})"
+        return f"{array}[{', '.join(parts)}]"
+
+    def _part(self, part: Expr | Slice) -> str:
+        if not isinstance(part, Slice):
+            return self.translator.traced(part)
+        start, stop = ("" if end is None else self.translator.number(end) for end in (part.start, part.stop))
+        return f"{start}:{stop}"
+
+    def _named(self, expr: Expr, before: list[str]) -> Var:
+        """A variable with the value of the expression, whose operands get names where it is too long itself."""
+        name = f"index_{next(self.parts)}"
+        size = self.translator.size(expr)
+        while len(f"{self.pad}{name} = {self.translator.traced(expr)}") > WIDTH and isinstance(expr, Binary):
+            if len(show(expr.left)) >= len(show(expr.right)):
+                expr = replace(expr, left=self._named(expr.left, before))
+            else:
+                expr = replace(expr, right=self._named(expr.right, before))
+        before.append(f"{self.pad}{name} = {self.translator.traced(expr)}")
+        self.translator.bounds[name] = (-size, size)
+        self.ranges[name] = ""
+        return Var(name=name)
+
+    def _each(self, shift: Shift, each: Range) -> tuple[Shift, list[str]]:
+        """The variable of `each` as an array of all its values; another name where it has other values in the step."""
+        stop = self.translator.number(binary("+", each.last, 1))
+        text = f"jnp.arange({self.translator.number(each.first)}, {stop})"
+        var = each.var
+        while self.ranges.get(var, text) != text:
+            var += "_"
+        known = {each.var: Var(name=var)}
+        shift = replace(shift, sent=_renamed(shift.sent, known), arrived=_renamed(shift.arrived, known))
+        if var in self.ranges:
+            return shift, []
+        self.ranges[var] = text
+        self.translator.bounds[var] = self._least_and_greatest(each)
+        return shift, [f"{self.pad}{var} = {text}"]
+
+    def _least_and_greatest(self, each: Range) -> tuple[int, int]:
+        envs: list[dict[str, int]] = [dict(self.translator.env)]
+        for name in sorted((names(each.first) | names(each.last)) & self.translator.bounds.keys()):
+            low, high = self.translator.bounds[name]
+            envs = [{**env, name: value} for env in envs for value in range(low, high + 1)]
+        return min(integer(each.first, env) for env in envs), max(integer(each.last, env) for env in envs)
+
+    def _pairs(self, pairs: Pairs) -> tuple[str, ...]:
+        """`lambda r: r + 1`, and the same for `when`."""
+        head = f"lambda {', '.join(self.steps.exchange.flat.topology.coordinates)}:"
+        to = ", ".join(map(self.translator.number, pairs.to))
+        arguments = [f"{head} ({to})" if len(pairs.to) > 1 else f"{head} {to}"]
+        if pairs.when:
+            arguments.append(f"when={head} {' and '.join(map(self.translator.number, pairs.when))}")
+        return tuple(arguments)
+
+    def _base(self, pairs: Pairs) -> str:
+        """A name for pairs: `right`, `left`, or `next_x`, `previous_x`."""
+        coordinates = self.steps.exchange.flat.topology.coordinates
+        for axis, c in enumerate(coordinates):
+            for hop, words in ((1, ("right", f"next_{c}")), (-1, ("left", f"previous_{c}"))):
+                to: list[Expr] = [Var(name=c) for c in coordinates]
+                to[axis] = binary("+", to[axis], hop)
+                if pairs.to == tuple(to):
+                    return words[len(coordinates) > 1]
+        return "pairs"
+
+    # ---- transfers of single ranks ------------------------------------------------------------------------------
+
+    def _round(self, round_: Round, arrived: str) -> Iterator[str]:
+        suffix = arrived.removeprefix("arrived")
+        if self.label:
+            yield from comment(self.label, self.indent)
+        yield f"{self.pad}routes{suffix} = ["
+        said: tuple[Transfer, ...] = ()
+        for route in round_.routes:
+            for statement in route.statements if route.statements != said else ():
+                yield from comment(_statement(statement), self.indent + 4)
+            said = route.statements
+            yield from self._route(route)
+        yield f"{self.pad}]"
+        yield f"{self.pad}{arrived}, place{suffix} = _carried(held, axes, routes{suffix})"
+        self.stores.append(f"{self.pad}held = _{'added' if round_.adds else 'stored'}(held, place{suffix}, {arrived})")
+
+    def _route(self, route: Route) -> Iterator[str]:
+        """`(0, 1, [3, 4]),`"""
+        numbers = list(route.chunks)
+        run = range(numbers[0], numbers[0] + len(numbers))
+        pad = f"{self.pad}    "
+        text = f"range({run.start}, {run.stop})" if len(run) > 2 and numbers == list(run) else str(numbers)
+        line = f"{pad}({route.sender}, {route.receiver}, {text}),"
+        if len(line) <= WIDTH:
+            yield line
+            return
+        yield f"{pad}("
+        yield f"{pad}    {route.sender},"
+        yield f"{pad}    {route.receiver},"
+        yield from nested("", tuple(numbers), (len(numbers),), ",", self.indent + 8)
+        yield f"{pad}),"
+
+
+def _names(pairs: Pairs) -> frozenset[str]:
+    return frozenset().union(*(names(expr) for expr in (*pairs.to, *pairs.when)))
+
+
+def _renamed(index: Index, known: dict[str, Var]) -> Index:
+    return tuple(part if isinstance(part, Slice) else substitute(part, dict(known)) for part in index)
+
+
+def _statement(statement: Transfer) -> str:
+    """The line of the schedule, as a sentence."""
+    parts = [f"send {show_chunk(statement.chunk)}"]
+    if statement.sender is not None:
+        parts.append(f"from {show_rank(statement.sender)}")
+    text = f"{' '.join(parts)} to {show_rank(statement.to)}"
+    if statement.each is not None:
+        text += f", each {show_range(statement.each)}"
+    if statement.op == "reduce":
+        text += ", to be added"
+    if statement.when:
+        text += f", when {' and '.join(map(show, statement.when))}"
+    return text
