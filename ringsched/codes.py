@@ -1079,11 +1079,11 @@ _code(
 _code(
     "RS705",
     "no schedule can say it",
-    "An imported algorithm is right, but a rank has to hold two values of one chunk at once, such as its own "
-    "term and a partial sum that it only passes on.",
+    "An imported algorithm is right, but a rank has to hold two values of one chunk at once, such as two "
+    "sums of its own term with different others, both of which it sends.",
     "In a schedule a rank holds one value of each chunk: what arrives replaces it, or is added to it.",
-    "rank 1 passes on the sum of ranks 2 and 3, and keeps its own term for later",
-    "rank 1 adds its own term, and passes on the sum of ranks 1, 2 and 3",
+    "rank 1 sends its term plus that of rank 0 to rank 2, and its term plus that of rank 2 to rank 0",
+    "rank 1 adds up all three, and sends the sum to both",
 )
 
 _code(
@@ -1329,6 +1329,17 @@ _code(
     "Who calls a collective out of place expects the operand to stay as it is.",
     'inplace="0"      # and a step with dstbuf="i"',
     'inplace="1"',
+)
+
+_code(
+    "RS915",
+    "sent straight from where it was made",
+    "Ranks of the imported algorithm pass partial sums on without adding their own terms. In the schedule these go "
+    "straight from where they were made to where they are needed.",
+    "A rank of a schedule holds one value of each chunk, so it cannot keep its own term and pass another one on. The "
+    "result is the same; the schedule may use links that the algorithm does not.",
+    "0 → 1 → 2, where 1 keeps its own term",
+    "0 → 2",
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}
