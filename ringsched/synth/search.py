@@ -73,6 +73,8 @@ def synthesise(
     units, verdict = loads_of(flat).units, judged(flat)
     steps = len(flat.steps)
     tables = ("Entry s * ranks + r of a table: the number of the chunk that rank r sends that way, -1: none.",)
+    if closed is not None:
+        tables = ("Tables: how far the chunk that goes the first way (0), the second, … has come from its owner.",)
     words = (
         description(how, steps, units, bound, kind),
         *(tables if schedule.tables else ()),

@@ -22,9 +22,9 @@ from ringsched.schedule.schedule import (
     Schedule,
     Slice,
     Step,
-    Synth,
     Transfer,
 )
+from ringsched.schedule.statements import statements, tables
 from ringsched.schedule.tree import MAX_BYTES, MAX_KEYS, MAX_NODES
 from ringsched.synth.place import name_of, spec_of
 from ringsched.synth.plan import Move, Plan, PlanKind
@@ -54,10 +54,14 @@ def schedule_of(plan: Plan, pinned: int = MOST_PINNED) -> Schedule:
 
 
 def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
-    """A schedule whose steps the compiler makes, each shard in `parts` parts."""
+    """A schedule of the steps that `synth:` stands for, written out, each shard in `parts` parts."""
     owners = topology.sides * (2 if kind == "all_to_all" else 1)
     dims = owners if parts == 1 else (*owners, parts)
-    return _schedule(topology, Collective(kind=kind), dims, tuple(Synth(kind=step) for step in steps))
+    items: tuple[Item, ...] = ()
+    for step in steps:
+        tag = f"_{step}" if len(steps) > 1 else ""
+        items += statements(step, topology, parts, split=parts > 1, tag=tag)
+    return _schedule(topology, Collective(kind=kind), dims, items, tables(items))
 
 
 def _schedule(
