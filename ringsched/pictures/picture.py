@@ -113,7 +113,7 @@ def _step_panel(layout: Layout, flat: FlatSchedule, loads: Loads, step: int, lef
         if layout.roomy and found.names and layout.topology.linked(*hop):
             labels.append(_label(strokes[0], " ".join(found.names)))
     note = _units(loads.busiest(step)[1])
-    title = f"step {step + 1}" + (f", after {left_out} more" if left_out else "")
+    title = f"step {loads.sending.index(step) + 1}" + (f", after {left_out} more" if left_out else "")
     return _framed(layout, title, note, arrows, labels)
 
 
