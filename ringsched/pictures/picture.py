@@ -170,8 +170,10 @@ def _total_panel(layout: Layout, loads: Loads) -> str:
 
 
 def _colour(layout: Layout, hop: Hop) -> str:
-    """By axis; on a ring or line, which has one, by direction."""
+    """By axis; on a ring or line, which has one, by direction; what goes over several links has a colour of its own."""
     topology = layout.topology
+    if not topology.linked(*hop):
+        return "d"
     axis = topology.axis(*hop)
     if axis is None:
         return "a"
@@ -206,6 +208,8 @@ def _legend(flat: FlatSchedule, loads: Loads, layout: Layout, width: float, y: f
         words = {"abc"[axis]: f"along {name}" for axis, name in enumerate(topology.coordinates)}
     used = {_colour(layout, hop) for step in loads.steps for hop in step}
     colours = [(style, words[style]) for style in sorted(used)]
+    if topology.routed:
+        colours += [("d", "over several links")]
     ops = {transfer.statement.op for step in flat.steps for transfer in step}
     if "reduce" in ops:
         colours += [("a reduce", "dashed: added to what is there")]
