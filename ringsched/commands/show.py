@@ -106,10 +106,10 @@ def _number(value: Fraction) -> int | float:
 
 def _json(request: Request, flat: FlatSchedule, loads: Loads, bound: Bound | None) -> dict[str, object]:
     steps = []
-    for number in loads.sending:
-        hop, time = loads.busiest(number)
-        chunks = sum(loads.everywhere(loads.steps[number]).values())
-        steps.append({"step": number + 1, "chunks": chunks, "busiest": hop, "units": _number(time)})
+    for number, step in enumerate(loads.sending, 1):
+        hop, time = loads.busiest(step)
+        chunks = sum(loads.everywhere(loads.steps[step]).values())
+        steps.append({"step": number, "chunks": chunks, "busiest": hop, "units": _number(time)})
     links = [[*hop, _number(chunks * loads.chunk)] for hop, chunks in loads.totals().items()]
     return {
         "schedule": request.file,
@@ -148,7 +148,8 @@ def _print_tables(flat: FlatSchedule, loads: Loads, summary: str) -> None:
         hop, time = loads.busiest(step)
         assert hop is not None  # of a step that sends
         busiest = _hop(loads, hop)
-        steps.add_row(str(step + 1), f"{sum(everywhere.values()):,}", f"{len(everywhere):,}", busiest, decimal(time))
+        number = loads.sending.index(step) + 1
+        steps.add_row(str(number), f"{sum(everywhere.values()):,}", f"{len(everywhere):,}", busiest, decimal(time))
     steps.add_section()
     steps.add_row("all", f"{sum(loads.totals().values()):,}", "", "", decimal(loads.units), style="bold")
     console.print(steps)

@@ -113,7 +113,7 @@ def _step_panel(layout: Layout, flat: FlatSchedule, loads: Loads, step: int, lef
         if layout.roomy and found.names and layout.topology.linked(*hop):
             labels.append(_label(strokes[0], " ".join(found.names)))
     note = _units(loads.busiest(step)[1])
-    title = f"step {step + 1}" + (f", after {left_out} more" if left_out else "")
+    title = f"step {loads.sending.index(step) + 1}" + (f", after {left_out} more" if left_out else "")
     return _framed(layout, title, note, arrows, labels)
 
 
@@ -170,8 +170,10 @@ def _total_panel(layout: Layout, loads: Loads) -> str:
 
 
 def _colour(layout: Layout, hop: Hop) -> str:
-    """By axis; on a ring or line, which has one, by direction."""
+    """By axis; on a ring or line, which has one, by direction; what goes over several links has a colour of its own."""
     topology = layout.topology
+    if not topology.linked(*hop):
+        return "d"
     axis = topology.axis(*hop)
     if axis is None:
         return "a"
@@ -206,6 +208,8 @@ def _legend(flat: FlatSchedule, loads: Loads, layout: Layout, width: float, y: f
         words = {"abc"[axis]: f"along {name}" for axis, name in enumerate(topology.coordinates)}
     used = {_colour(layout, hop) for step in loads.steps for hop in step}
     colours = [(style, words[style]) for style in sorted(used)]
+    if topology.routed:
+        colours += [("d", "over several links")]
     ops = {transfer.statement.op for step in flat.steps for transfer in step}
     if "reduce" in ops:
         colours += [("a reduce", "dashed: added to what is there")]

@@ -19,6 +19,7 @@ svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial
 .chunk { font-size: 9px; fill: #3b4653; text-anchor: middle; }
 .chunk { paint-order: stroke; stroke: #fdfdfc; stroke-width: 2.5px; }
 .a { stroke: #2b6cd4; fill: #2b6cd4; } .b { stroke: #d4692b; fill: #d4692b; } .c { stroke: #2a946a; fill: #2a946a; }
+.d { stroke: #8450c8; fill: #8450c8; }
 .line { fill: none; } .reduce { stroke-dasharray: 4 2.5; } .point { stroke: none; }
 .bar { stroke: none; fill: #9aa4b1; }
 .rule { stroke: #e6e9ed; stroke-width: 1; }
@@ -26,6 +27,7 @@ svg { font-family: system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial
 .page { fill: #14181d; } .title, .head { fill: #eef1f5; } .note { fill: #98a3b0; } .link { stroke: #343c46; }
 .rank { fill: #1d232a; stroke: #6b7684; } .name { fill: #d3dae2; } .chunk { fill: #d3dae2; stroke: #14181d; }
 .a { stroke: #7fb1ff; fill: #7fb1ff; } .b { stroke: #ffab73; fill: #ffab73; } .c { stroke: #68d3a5; fill: #68d3a5; }
+.d { stroke: #c39bff; fill: #c39bff; }
 .line { fill: none; } .point { stroke: none; } .bar { fill: #6b7684; } .rule { stroke: #2a313a; }
 }
 </style>
