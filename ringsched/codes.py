@@ -1079,11 +1079,11 @@ _code(
 _code(
     "RS705",
     "no schedule can say it",
-    "An imported algorithm is right, but a rank has to hold two values of one chunk at once, such as its own "
-    "term and a partial sum that it only passes on.",
+    "An imported algorithm is right, but a rank has to hold two values of one chunk at once, such as two "
+    "sums of its own term with different others, both of which it sends.",
     "In a schedule a rank holds one value of each chunk: what arrives replaces it, or is added to it.",
-    "rank 1 passes on the sum of ranks 2 and 3, and keeps its own term for later",
-    "rank 1 adds its own term, and passes on the sum of ranks 1, 2 and 3",
+    "rank 1 sends its term plus that of rank 0 to rank 2, and its term plus that of rank 2 to rank 0",
+    "rank 1 adds up all three, and sends the sum to both",
 )
 
 _code(
@@ -1275,6 +1275,27 @@ exchange: collective_id=1
 )
 
 _code(
+    "RS906",
+    "a hop over several links",
+    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
+    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
+    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
+    "through an odd number of chips in rows and columns.",
+    'jax.make_mesh((4,), ("r",))',
+    'rs.make_mesh(jax.devices(), "ring:4")',
+)
+
+_code(
+    "RS907",
+    "hops that share a link",
+    "The data of several hops of the topology goes over one link between chips, in the same direction.",
+    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
+    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
+    'jax.make_mesh((2, 4), ("x", "y"))',
+    'rs.make_mesh(jax.devices(), "torus:2x4")',
+)
+
+_code(
     "RS911",
     "more than the runtime takes",
     "An imported algorithm is over a limit of the runtime that it is written for.",
@@ -1311,24 +1332,14 @@ _code(
 )
 
 _code(
-    "RS906",
-    "a hop over several links",
-    "Neighbours along a mesh axis are not neighbours on the chips: data between them goes over more than one link.",
-    "The hop takes longer, and takes the links that it passes from others. Either another order of the devices would "
-    "do better, or the chips are not joined that way: small slices do not wrap around, and no ring of links goes "
-    "through an odd number of chips in rows and columns.",
-    'jax.make_mesh((4,), ("r",))',
-    'rs.make_mesh(jax.devices(), "ring:4")',
-)
-
-_code(
-    "RS907",
-    "hops that share a link",
-    "The data of several hops of the topology goes over one link between chips, in the same direction.",
-    "In a step in which all of them are used each gets its share of the bandwidth only. Where two cores of a chip are "
-    "devices of their own they share the links of the chip, so that this cannot always be avoided.",
-    'jax.make_mesh((2, 4), ("x", "y"))',
-    'rs.make_mesh(jax.devices(), "torus:2x4")',
+    "RS915",
+    "sent straight from where it was made",
+    "Ranks of the imported algorithm pass partial sums on without adding their own terms. In the schedule these go "
+    "straight from where they were made to where they are needed.",
+    "A rank of a schedule holds one value of each chunk, so it cannot keep its own term and pass another one on. The "
+    "result is the same; the schedule may use links that the algorithm does not.",
+    "0 → 1 → 2, where 1 keeps its own term",
+    "0 → 2",
 )
 
 CATALOGUE: dict[str, Code] = {entry.code: entry for entry in _ENTRIES}

@@ -28,10 +28,11 @@ class Imported:
     judgement: Judgement
     schedule: Schedule | None
     unsaid: tuple[Diagnostic, ...]
+    advice: tuple[Diagnostic, ...] = ()
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        return (*self.judgement.findings, *self.unsaid, *self.judgement.advice)
+        return (*self.judgement.findings, *self.unsaid, *self.judgement.advice, *self.advice)
 
 
 def import_msccl(file: str, output: str | None, as_json: bool) -> int:
@@ -84,10 +85,10 @@ def _converted(judgement: Judgement, output: str | None) -> Imported:
     description = f"Imported from an MSCCL {algorithm.collective} of {algorithm.ranks} ranks"
     description += f", {algorithm.name}." if algorithm.name.isprintable() and algorithm.name else "."
     try:
-        schedule = convert(judgement, _name(judgement, output), description)
+        schedule, advice = convert(judgement, _name(judgement, output), description)
     except DiagnosticError as error:
         return Imported(judgement=judgement, schedule=None, unsaid=error.diagnostics)
-    return Imported(judgement=judgement, schedule=schedule, unsaid=())
+    return Imported(judgement=judgement, schedule=schedule, unsaid=(), advice=advice)
 
 
 def _name(judgement: Judgement, output: str | None) -> str:

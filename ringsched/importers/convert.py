@@ -7,7 +7,8 @@ of the one before; then values without it, the first of which replaces what is t
 up later are added as they arrive. Then each transfer takes the first step that lets every value last as long as it is
 needed; messages of a connection stay one after the other, where that can be, so that what was a pipeline is one.
 
-RS705 where there is no such row, or no such steps: a rank needs two values of one chunk at once.
+Where there is no such row, or no such steps, a rank needs two values of one chunk at once. If that is because it passes
+partial sums on as they are, these are sent straight from where they were made (RS915); else it is RS705.
 """
 
 from __future__ import annotations
@@ -32,12 +33,25 @@ from ringsched.verify.dataflow import findings_of
 Chunk = tuple[int, ...]
 
 
-def convert(judgement: Judgement, name: str, description: str) -> Schedule:
+class Converted(NamedTuple):
+    schedule: Schedule
+    advice: tuple[Diagnostic, ...]
+
+
+def convert(judgement: Judgement, name: str, description: str) -> Converted:
     """The schedule of an algorithm that is right. Raises RS705."""
     layout, held = judgement.layout, judgement.held
     if judgement.verdict != "right" or layout is None or held is None or layout.algorithm.kind is None:
         raise InternalError("only an algorithm that is right becomes a schedule")
-    transfers = _Graph(layout, held).transfers()
+    advice: tuple[Diagnostic, ...] = ()
+    try:
+        transfers = _Graph(layout, held, straight=False).transfers()
+    except DiagnosticError as error:
+        try:
+            transfers = _Graph(layout, held, straight=True).transfers()
+        except DiagnosticError:
+            raise error from None
+        advice = tuple(map(_straight, error.diagnostics))
     collective = Collective(
         kind=layout.algorithm.kind, root=Int(value=layout.root) if layout.algorithm.kind in ROOTED else None
     )
@@ -47,7 +61,17 @@ def convert(judgement: Judgement, name: str, description: str) -> Schedule:
     found = findings_of(flatten(schedule))
     if found:
         raise InternalError(f"the converted schedule is wrong: {found[0].message}")
-    return schedule
+    return Converted(schedule, advice)
+
+
+def _straight(unsayable: Diagnostic) -> Diagnostic:
+    return Diagnostic(
+        code="RS915",
+        message="partial sums that ranks only pass on are sent straight from where they were made",
+        primary=unsayable.primary,
+        notes=("else this rank would have to hold two values of a chunk at once",),
+        help="links may be used that the algorithm does not use",
+    )
 
 
 def _dims(layout: Layout) -> tuple[int, ...]:
@@ -96,8 +120,8 @@ class _State(NamedTuple):
 class _Graph:
     """The values that promises need. A rank that comes by a value again uses the one that it had first."""
 
-    def __init__(self, layout: Layout, held: Held) -> None:
-        self.layout, self.nodes = layout, held.nodes
+    def __init__(self, layout: Layout, held: Held, *, straight: bool) -> None:
+        self.layout, self.nodes, self.straight = layout, held.nodes, straight
         self.reduces = layout.algorithm.kind in REDUCING
         self.first: dict[tuple[int, Value], int] = {}
         self.own: dict[tuple[int, Chunk], int] = {}  # what a rank has of a chunk at the start
@@ -107,11 +131,20 @@ class _Graph:
                 self.own[node.rank, self.chunk(number)] = number
         ends = [held.cells[owed.rank, layout.place(owed.rank, "o", owed.offset)] for owed in layout.promised()]
         self.kept = {self.same(node) for node in ends}
+        self.whole = {held.nodes[node].value for node in ends}
         self.live = self.reached(self.kept)
 
     def same(self, number: int) -> int:
         node = self.nodes[number]
         return self.first[node.rank, node.value]
+
+    def source(self, number: int) -> int:
+        """The node that a value is sent from."""
+        node = self.nodes[self.same(number)]
+        while self.straight and isinstance(node, Arrival) and node.value not in self.whole:
+            number = node.source
+            node = self.nodes[self.same(number)]
+        return self.same(number)
 
     def reached(self, ends: Iterable[int]) -> list[int]:
         """Everything that the ends are made of, in the order in which it came to be."""
@@ -120,7 +153,7 @@ class _Graph:
         while waiting:
             match self.nodes[waiting.pop()]:
                 case Arrival(source=source):
-                    new = {self.same(source)} - seen
+                    new = {self.source(source)} - seen
                 case Sum(left=left, right=right):
                     new = {self.same(left), self.same(right)} - seen
                 case Start():
@@ -135,7 +168,7 @@ class _Graph:
         for number in self.live:
             node = self.nodes[number]
             if isinstance(node, Arrival):
-                source = self.same(node.source)
+                source = self.source(node.source)
                 made[number] = _Transfer(self.nodes[source].rank, node.rank, self.chunk(number))
                 sent.setdefault(source, []).append(made[number])
         needed: dict[tuple[int, Chunk], list[int]] = {}
@@ -195,9 +228,9 @@ class _Graph:
         return Diagnostic(
             code="RS705",
             message=f"no schedule can say this: rank {rank} has to hold two values of chunk [{index}] at once",
-            primary=Label(span=self.layout.algorithm.gpus[rank].span, text="one of them parked in scratch memory"),
+            primary=Label(span=self.layout.algorithm.gpus[rank].span, text="this rank"),
             notes=("the algorithm itself is right",),
-            help="let the rank add its own term before it sends on, or send its own term first",
+            help="let the rank send one sum of all that it has, rather than different sums",
         )
 
 

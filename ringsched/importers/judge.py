@@ -6,17 +6,20 @@ collective promises. Undecided: it is not known what its collective promises, an
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
-from ringsched.importers.algorithm import Algorithm
-from ringsched.importers.layout import Layout, layouts
+from ringsched.importers.algorithm import Algorithm, Step
+from ringsched.importers.layout import Layout, layouts, too_large
 from ringsched.importers.limits import other_slots, overwritten_input, runtime_limits
 from ringsched.importers.network import Event, Network, join
 from ringsched.importers.results import Outcome, broken, lost_operands, outcome, wrong
 from ringsched.importers.running import hang, least_depth, run
 from ringsched.importers.values import Held
+
+MAX_MOVES = 4_000_000  # chunks of all steps
 
 Verdict = Literal["right", "wrong", "undecided"]
 
@@ -46,8 +49,11 @@ def judge(algorithm: Algorithm) -> Judgement:
         choices = layouts(algorithm)
     except DiagnosticError as error:
         faults = (*error.diagnostics, *faults)
-    if network is None or not choices:
-        return Judgement(algorithm=algorithm, verdict="wrong", least_depth=None, findings=faults, advice=advice)
+    if not faults and sum(step.count for step in _steps(algorithm)) > MAX_MOVES:
+        faults = (too_large(algorithm, f"over {MAX_MOVES:,} chunk moves"),)
+    if network is None or not choices or faults:
+        verdict = _verdict(faults)
+        return Judgement(algorithm=algorithm, verdict=verdict, least_depth=None, findings=faults, advice=advice)
     enough = least_depth(network)
     found: list[Diagnostic] = []
     if enough is None or enough > algorithm.depth:
@@ -70,7 +76,11 @@ def judge(algorithm: Algorithm) -> Judgement:
     )
 
 
-def _verdict(found: list[Diagnostic]) -> Verdict:
+def _steps(algorithm: Algorithm) -> Iterator[Step]:
+    return (step for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps)
+
+
+def _verdict(found: Sequence[Diagnostic]) -> Verdict:
     if not found:
         return "right"
     return "undecided" if all(f.code.startswith("RS7") for f in found) else "wrong"

@@ -16,7 +16,8 @@ from typing import NamedTuple, assert_never
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
 from ringsched.importers.algorithm import ROOTED, Algorithm, Buffer, Slot
 
-MAX_CELLS = 1 << 24
+MAX_CELLS = 1 << 20
+MAX_UNDECLARED = 1 << 16  # chunks of a buffer of which the file does not say how large it is
 
 
 class Cell(NamedTuple):
@@ -54,11 +55,11 @@ class Layout:
     def _rooted_in_place(self) -> bool:
         return self.algorithm.in_place and self.algorithm.kind in ("gather", "scatter")
 
-    def limit(self, rank: int, buffer: Buffer) -> int | None:
-        """How many chunks there are in a buffer; None where nothing says it."""
+    def limit(self, rank: int, buffer: Buffer) -> int:
+        """How many chunks there are in a buffer."""
         declared = self.algorithm.gpus[rank].sizes.get(buffer)
         if buffer == "s" or self.algorithm.kind is None:
-            return declared
+            return MAX_UNDECLARED if declared is None else declared
         size = self.inputs(rank) if buffer == "i" else self.outputs(rank)
         # In place, a buffer that is the same as another one need not be declared.
         if declared is None or (self.algorithm.in_place and declared == 0):
@@ -68,8 +69,7 @@ class Layout:
     def cell(self, rank: int, slot: Slot, ahead: int) -> Cell | None:
         """The memory of the chunk `ahead` of `slot`; None where it is outside of the buffer."""
         index = slot.offset + ahead
-        limit = self.limit(rank, slot.buffer)
-        if slot.offset < 0 or (limit is not None and index >= limit):
+        if slot.offset < 0 or index >= self.limit(rank, slot.buffer):
             return None
         return self.place(rank, slot.buffer, index)
 
@@ -112,30 +112,37 @@ class Layout:
         kind, ranks, share = self.algorithm.kind, range(self.algorithm.ranks), self.share
         if kind is None:
             return
+        sums: dict[int, frozenset[Atom]] = {}
+
+        def all_of(piece: int) -> frozenset[Atom]:
+            if piece not in sums:
+                sums[piece] = frozenset(Atom(q, piece) for q in ranks)
+            return sums[piece]
+
         for rank in ranks:
             for offset in range(self.outputs(rank)):
                 other, rest = divmod(offset, share)
                 match kind:
                     case "all_gather" | "gather":
-                        atoms = [Atom(other, rest)]
+                        atoms = frozenset([Atom(other, rest)])
                     case "all_reduce":
-                        atoms = [Atom(q, offset) for q in ranks]
+                        atoms = all_of(offset)
                     case "reduce":
-                        atoms = [Atom(q, offset) for q in ranks] if rank == self.root else []
+                        atoms = all_of(offset) if rank == self.root else frozenset()
                     case "reduce_scatter":
-                        atoms = [Atom(q, rank * share + offset) for q in ranks]
+                        atoms = all_of(rank * share + offset)
                     case "all_to_all":
-                        atoms = [Atom(other, rank * share + rest)]
+                        atoms = frozenset([Atom(other, rank * share + rest)])
                     case "broadcast":
-                        atoms = [Atom(self.root, offset)]
+                        atoms = frozenset([Atom(self.root, offset)])
                     case "scatter":
-                        atoms = [Atom(self.root, rank * share + offset)]
+                        atoms = frozenset([Atom(self.root, rank * share + offset)])
                     case "permute" | "none":
-                        atoms = []  # no file can say these
+                        atoms = frozenset()  # no file can say these
                     case _:
                         assert_never(kind)
                 if atoms:
-                    yield Owed(rank, offset, frozenset(atoms))
+                    yield Owed(rank, offset, atoms)
 
     def chunk(self, atom: Atom) -> tuple[int, ...]:
         """The logical chunk that a piece of input belongs to: its indices in the chunk space of a schedule."""
@@ -151,10 +158,10 @@ class Layout:
 
 
 def layouts(algorithm: Algorithm) -> tuple[Layout, ...]:
-    """One, or one for each root where the file does not say which it is. Raises RS820."""
+    """One, or one for each root where the file does not say which it is. Raises RS820; RS701 for too many chunks."""
     total, share = _sizes(algorithm)
     if algorithm.ranks * total > MAX_CELLS:
-        raise DiagnosticError([_misfit(algorithm, f"{total:,} chunks at {algorithm.ranks} ranks are too many")])
+        raise DiagnosticError([too_large(algorithm, f"{total:,} chunks at {algorithm.ranks} ranks")])
     roots: Sequence[int] = range(algorithm.ranks if algorithm.kind in ROOTED else 1)
     roots = roots if algorithm.root is None else [algorithm.root]
     if not 0 <= roots[0] < algorithm.ranks:
@@ -196,6 +203,16 @@ def _share(total: int | None, small: int, large: int, ranks: int) -> int:
     if total is None:
         return small or large // ranks
     return total if total == small or total % ranks else total // ranks
+
+
+def too_large(algorithm: Algorithm, reason: str) -> Diagnostic:
+    """RS701."""
+    return Diagnostic(
+        code="RS701",
+        message=f"the algorithm is too large to be judged: {reason}",
+        primary=Label(span=algorithm.span),
+        help="try it with fewer ranks or instances",
+    )
 
 
 def _misfit(algorithm: Algorithm, reason: str) -> Diagnostic:

@@ -41,7 +41,8 @@ def runtime_limits(algorithm: Algorithm) -> tuple[Diagnostic, ...]:
                     block.span,
                     f"{len(block.steps)}",
                 )
-            if not 0 <= block.channel < MAX_CHANNELS:
+            connected = block.send is not None or block.receive is not None
+            if connected and not 0 <= block.channel < MAX_CHANNELS:
                 exceed("channel", f"the runtime has channels 0 … {MAX_CHANNELS - 1}", block.span, f"{block.channel}")
             _steps(block, exceed)
     return tuple(found.values())

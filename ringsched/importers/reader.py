@@ -60,6 +60,7 @@ _CHANNEL = ("chan", "channel", "chanid")
 _NEED_BLOCKS = ("depid", "depId", "dep_id", "dependid")
 _NEED_STEPS = ("deps", "depstep", "dep_s", "depends")
 _FLAGGED = ("hasdep", "has_dep", "hasDep")
+_WORDS = {"true": True, "false": False}
 _INSIDE = {"algo": "gpu", "gpu": "tb", "tb": "step"}
 
 
@@ -70,6 +71,9 @@ def read_algorithm(path: str) -> Algorithm:
 
 def algorithm_of(root: Element) -> Algorithm:
     """The algorithm that an element is; all its faults together."""
+    inner = [child for child in root.children if child.tag.lower() == "algo"]
+    if root.tag.lower() != "algo" and len(inner) == 1:
+        root = inner[0]
     if root.tag.lower() != "algo":
         raise fail(
             "RS133",
@@ -133,7 +137,7 @@ class _Reader:
             chunks=self.number(root, _CHUNKS),
             channels=self.number(root, _CHANNELS),
             protocol=self.protocol(root),
-            in_place=bool(self.number(root, _IN_PLACE)),
+            in_place=bool(self.flag(root, _IN_PLACE)),
             root=self.number(root, ("root",)),
             gpus=tuple(gpus[rank] for rank in sorted(gpus)),
             span=root.span,
@@ -213,7 +217,6 @@ class _Reader:
         count = 1 if given is None else given
         if count < 0:
             self.refuse(f"a step of {count} chunks", element.place("cnt"), "RS134", "0 or more")
-        flag = self.number(element, _FLAGGED)
         return Step(
             number=number,
             type=type_,
@@ -221,7 +224,7 @@ class _Reader:
             target=target,
             count=0 if type_ == "nop" else count,
             needs=self.needs(element),
-            flagged=None if flag is None else flag != 0,
+            flagged=self.flag(element, _FLAGGED),
             span=element.head("type"),
         )
 
@@ -298,6 +301,13 @@ class _Reader:
         if len(found) > 1:
             self.refuse(f"one number is wanted, not {len(found)}", self.named(element, names), "RS134")
         return found[0] if found else None
+
+    def flag(self, element: Element, names: tuple[str, ...]) -> bool | None:
+        text = self.text(element, names)
+        if text is not None and text.lower() in _WORDS:
+            return _WORDS[text.lower()]
+        number = self.number(element, names)
+        return None if number is None else number != 0
 
     def numbers(self, element: Element, names: tuple[str, ...]) -> tuple[int, ...]:
         text = self.text(element, names)

@@ -56,6 +56,11 @@ class Loads:
         return hop, times[hop]
 
     @property
+    def sending(self) -> tuple[int, ...]:
+        """The steps in which something is sent."""
+        return tuple(number for number, counts in enumerate(self.steps) if counts)
+
+    @property
     def units(self) -> Fraction:
         """The busiest link of each step, added up."""
         return sum((self.busiest(step)[1] for step in range(len(self.steps))), Fraction(0))

@@ -34,7 +34,7 @@ UNITS: dict[PlanKind, str] = {
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
 MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
-MOST_MADE_FINE = 10_000  # the same for all_reduce and broadcast, which gain more by it
+MOST_MADE_FINE = 20_000  # the same for all_reduce and broadcast, which gain more by it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,12 @@ def synthesise(
     flat = flatten(schedule)
     units, verdict = loads_of(flat).units, judged(flat)
     steps = len(flat.steps)
-    words = (description(how, steps, units, bound, kind), f"Made by {_command(topology, kind, root, parts, seed)}")
+    tables = ("Entry s * ranks + r of a table: the number of the chunk that rank r sends that way, -1: none.",)
+    words = (
+        description(how, steps, units, bound, kind),
+        *(tables if schedule.tables else ()),
+        f"Made by {_command(topology, kind, root, parts, seed)}",
+    )
     return Synthesis(
         kind=kind,
         topology=topology,
@@ -221,8 +226,15 @@ def _exchanged(network: Network, bound: Fraction, parts: int | None, seed: int) 
 
 
 def _streamed(network: Network, bound: Bound, root: int, parts: int | None, seed: int) -> Plan:
-    """Parts as many as the file may have; what the narrowest cut takes, and the hops to the farthest rank, will do."""
-    count = parts or max(1, min(96, MOST_MADE_FINE // (network.ranks - 1)))
-    cut = math.ceil(count * bound.units / network.ranks)
-    target = cut + max(network.distances(root)) - 1
-    return rooted.broadcast(network, root, count, seed, tries=min(4, _tries(network.ranks)), target=target)
+    """A part for each link of the narrowest cut where that is enough, else as many as the file may have."""
+    cut, hops = bound.units / network.ranks, max(network.distances(root))
+
+    def stream(count: int, tries: int) -> Plan:
+        target = math.ceil(count * cut) + hops - 1  # the cut takes its time, and the last part has the hops to go
+        return rooted.broadcast(network, root, count, seed, tries=tries, target=target)
+
+    few = stream(parts or math.ceil(1 / cut), min(4, _tries(network.ranks)))
+    most = min(96, MOST_MADE_FINE // (network.ranks - 1))
+    if parts is not None or few.units <= WORTH * bound.units or most < 2:
+        return few
+    return min(few, stream(most, min(4, _tries(network.ranks))), key=lambda plan: plan.cost)

@@ -131,6 +131,10 @@ class Algorithm:
             return str(fault)
 
 
+def first(able: list[int]) -> int:
+    return able[0]
+
+
 Hold = tuple[int, int]  # a block that stays before a step as long as another one can run
 
 
@@ -146,11 +150,15 @@ class _Run:
 
     def go(self, choose: Choice, hold: Hold | None) -> str | None:
         while unfinished := self.unfinished():
-            able = [b for b in unfinished if self.able(b)]
+            if hold is not None and hold[0] in unfinished and self.at[hold[0]] == hold[1]:
+                unfinished.remove(hold[0])
+                unfinished.append(hold[0])  # the last to be asked
+            if choose is first:
+                able = next(([b] for b in unfinished if self.able(b)), [])
+            else:
+                able = [b for b in unfinished if self.able(b)]
             if not able:
                 return "hang"
-            if hold is not None and len(able) > 1 and hold[0] in able and self.at[hold[0]] == hold[1]:
-                able.remove(hold[0])
             self.step(choose(able))
         if any(self.flying.values()):
             return "left over"
@@ -235,7 +243,7 @@ def attempts(algorithm: Algorithm, seeds: int) -> Iterator[tuple[Choice, Hold | 
         yield random.Random(seed).choice, None
     for block, steps in enumerate(algorithm.code):
         for place in range(len(steps)):
-            yield min, (block, place)
+            yield first, (block, place)
 
 
 def every_order(algorithm: Algorithm, depth: int | None, limit: int = 20_000) -> set[str | None] | None:
@@ -263,7 +271,7 @@ def every_order(algorithm: Algorithm, depth: int | None, limit: int = 20_000) ->
             return None
         if not able:
             try:
-                outcomes.add("hang" if unfinished else run.go(min, None))
+                outcomes.add("hang" if unfinished else run.go(first, None))
             except Fault as fault:
                 outcomes.add(str(fault))
         waiting.extend([*prefix, block] for block in able)

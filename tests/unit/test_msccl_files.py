@@ -22,7 +22,7 @@ VERDICTS: dict[str, tuple[str, int | None, list[str]]] = {
     "ar_ring_n4": ("right", 2, []),
     "rs_ring_n4": ("right", 2, []),
 }
-UNSAYABLE = {"all_reduce_relay"}
+UNSAYABLE = {"all_reduce_line"}
 
 
 @pytest.mark.skipif(not OTHERS, reason="the files of other writers are not here")
@@ -55,7 +55,7 @@ def test_what_is_right_becomes_a_schedule_that_is_proven(path: Path, tmp_path: P
     judgement = judged(path.read_text(encoding="utf-8"))
     if judgement.verdict != "right" or path.stem in UNSAYABLE:
         return
-    schedule = convert(judgement, "imported", "From elsewhere.")
+    schedule = convert(judgement, "imported", "From elsewhere.").schedule
     text = print_schedule(schedule)
     (tmp_path / "imported.yaml").write_text(text, encoding="utf-8")
     assert load(tmp_path / "imported.yaml") == schedule
@@ -63,7 +63,7 @@ def test_what_is_right_becomes_a_schedule_that_is_proven(path: Path, tmp_path: P
     assert flat.promise.kind == judgement.algorithm.kind
     exported = export(flat, "Simple")
     assert exported.judgement.verdict == "right" and exported.judgement.advice == ()
-    again = flatten(convert(exported.judgement, "again", ""))
+    again = flatten(convert(exported.judgement, "again", "").schedule)
     assert sent(again) == sent(flat) and again.promise.dims == flat.promise.dims
     assert len(again.steps) <= len(flat.steps)
 
@@ -75,3 +75,13 @@ def test_two_values_of_a_chunk_at_once_cannot_be_said() -> None:
     (finding,) = error.value.diagnostics
     assert finding.code == "RS705"
     assert finding.message == "no schedule can say this: rank 1 has to hold two values of chunk [0] at once"
+
+
+def test_partial_sums_that_are_only_passed_on_go_straight() -> None:
+    """Rank 1 relays the term of rank 0 and keeps its own: the term goes from 0 to 2."""
+    (path,) = [p for p in OWN if p.stem == "all_reduce_relay"]
+    schedule, advice = convert(judged(path.read_text(encoding="utf-8")), "relay", "")
+    assert sent(flatten(schedule)) == [(0, 2, 0, "reduce"), (1, 0, 0, "copy"), (1, 2, 0, "copy"), (2, 1, 0, "reduce")]
+    (finding,) = advice
+    assert finding.code == "RS915"
+    assert finding.message == "partial sums that ranks only pass on are sent straight from where they were made"

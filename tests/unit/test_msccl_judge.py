@@ -384,12 +384,20 @@ def test_a_reduction_that_loses_its_operand() -> None:
     [
         ("allgather", 3, "3 chunks cannot be shared out to 2 ranks"),
         ("allreduce", 0, "there are no chunks"),
-        ("allreduce", 1 << 28, "268,435,456 chunks at 2 ranks are too many"),
     ],
 )
 def test_sizes_that_do_not_fit(coll: str, chunks: int, message: str) -> None:
     finding = only(algorithm(coll, (), (), chunks=chunks))
     assert (finding.code, finding.message) == ("RS820", f"sizes that do not fit: {message}")
+
+
+def test_what_is_too_large_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    judgement = algorithm("allreduce", (), (), chunks=1 << 28)
+    assert (judgement.verdict, codes(judgement)) == ("undecided", ["RS701"])
+    many = [step(n, "cpy", "s0", "s1", count=90_000_000) for n in range(3)]
+    assert codes(algorithm("allreduce", (block(0, -1, -1, *many),), sizes="1 1 999999999")) == ["RS701"]
+    monkeypatch.setattr("ringsched.importers.judge.MAX_MOVES", 1)
+    assert codes(two("allreduce", SEND, ADD)) == ["RS701"]
 
 
 def test_roots() -> None:

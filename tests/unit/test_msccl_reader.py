@@ -37,6 +37,8 @@ def refused(text: str | bytes) -> tuple[Diagnostic, ...]:
     [
         [('coll="allgather"', 'coll="AllGather"')],
         [('coll="allgather"', 'collective="all_gather"')],
+        [('inplace="1"', 'inplace="True"'), ('hasdep="0"', 'hasdep="false"')],
+        [("<algo", "<msccl><algo"), ("</algo>", "</algo></msccl>")],
         [('ngpus="2"', "")],
         [('nchunksperloop="2"', 'nChunksPerLoop=" 2 "')],
         [('inplace="1"', 'in_place="1" outofplace="0" minBytes="0" maxBytes="99" redop="sum"')],
