@@ -83,7 +83,8 @@ def _converted(judgement: Judgement, output: str | None) -> Imported:
         return Imported(judgement=judgement, schedule=None, unsaid=())
     algorithm = judgement.algorithm
     description = f"Imported from an MSCCL {algorithm.collective} of {algorithm.ranks} ranks"
-    description += f", {algorithm.name}." if algorithm.name.isprintable() and algorithm.name else "."
+    called = algorithm.name.strip()[:80]
+    description += f", {called}." if called.isprintable() and called else "."
     try:
         schedule, advice = convert(judgement, _name(judgement, output), description)
     except DiagnosticError as error:
@@ -134,16 +135,16 @@ def _sentence(file: str, imported: Imported, seconds: float) -> str:
     what = f"{algorithm.collective} of {algorithm.ranks} ranks"
     what += f" with root {root}" if root is not None else ""
     what += ", in place" if algorithm.in_place else ""
-    if least is None:
-        runs = "runs with no number of messages in flight"
-    elif least == 1:
-        runs = "runs with any number of messages in flight"
-    else:
-        runs = (
-            f"runs with {least} or more messages in flight on a connection, {algorithm.protocol} has {algorithm.depth}"
-        )
+    runs = ""
+    if least is not None and least > 1:
+        depth = f"{algorithm.protocol} has {algorithm.depth}"
+        runs = f"; runs with {least} or more messages in flight on a connection, {depth}"
+    elif least is not None:
+        runs = "; runs with any number of messages in flight"
+    elif any(finding.code == "RS818" for finding in judgement.findings):
+        runs = "; runs with no number of messages in flight"
     errors = len(judgement.findings)
     count = f"{errors} {'error' if errors == 1 else 'errors'}, " if judgement.verdict == "wrong" else ""
     if judgement.verdict == "right":
         runs += "; no race, and every rank ends with what is promised"
-    return f"{file}: {judgement.verdict} ({count}{what}; {runs}) in {seconds:.2f} s"
+    return f"{file}: {judgement.verdict} ({count}{what}{runs}) in {seconds:.2f} s"
