@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, write_file
-from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError, Label
 from ringsched.importers.algorithm import ROOTED
 from ringsched.importers.convert import convert
 from ringsched.importers.judge import Judgement, judge
 from ringsched.importers.reader import read_algorithm
 from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.tree import MAX_BYTES
 from ringsched.schedule.vocabulary import name_fault
 
 _STATUS = {"right": EXIT_RIGHT, "wrong": EXIT_WRONG, "undecided": EXIT_UNDECIDED}
@@ -45,10 +46,10 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     imported = _converted(judgement, output)
     seconds = time.perf_counter() - start
     written = None
-    if imported.schedule is not None and output is not None:
-        from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
-
-        text = print_schedule(imported.schedule)
+    text = _text(imported) if output is not None else None
+    if text is not None and len(text.encode()) > MAX_BYTES:
+        imported = replace(imported, schedule=None, unsaid=(_too_long(judgement, text),))
+    elif text is not None and output is not None:
         if output == "-":
             click.echo(text, nl=False, err=as_json)
         else:
@@ -65,6 +66,24 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     if output is not None and imported.unsaid:
         return EXIT_UNDECIDED
     return _STATUS[judgement.verdict]
+
+
+def _text(imported: Imported) -> str | None:
+    if imported.schedule is None:
+        return None
+    from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
+
+    return print_schedule(imported.schedule)
+
+
+def _too_long(judgement: Judgement, text: str) -> Diagnostic:
+    return Diagnostic(
+        code="RS705",
+        message=f"no schedule can say this: its file would have {len(text.encode()):,} bytes, and the limit is 1 MiB",
+        primary=Label(span=judgement.algorithm.span),
+        notes=("the algorithm itself is right",),
+        help="import it for fewer ranks or with fewer instances",
+    )
 
 
 def _unreadable(file: str, error: DiagnosticError, as_json: bool) -> int:
