@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, write_file
-from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError, Label
 from ringsched.importers.algorithm import ROOTED
 from ringsched.importers.convert import convert
 from ringsched.importers.judge import Judgement, judge
 from ringsched.importers.reader import read_algorithm
 from ringsched.schedule.schedule import Schedule
+from ringsched.schedule.tree import MAX_BYTES
 from ringsched.schedule.vocabulary import name_fault
 
 _STATUS = {"right": EXIT_RIGHT, "wrong": EXIT_WRONG, "undecided": EXIT_UNDECIDED}
@@ -45,10 +46,10 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     imported = _converted(judgement, output)
     seconds = time.perf_counter() - start
     written = None
-    if imported.schedule is not None and output is not None:
-        from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
-
-        text = print_schedule(imported.schedule)
+    text = _text(imported) if output is not None else None
+    if text is not None and len(text.encode()) > MAX_BYTES:
+        imported = replace(imported, schedule=None, unsaid=(_too_long(judgement, text),))
+    elif text is not None and output is not None:
         if output == "-":
             click.echo(text, nl=False, err=as_json)
         else:
@@ -67,6 +68,24 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     return _STATUS[judgement.verdict]
 
 
+def _text(imported: Imported) -> str | None:
+    if imported.schedule is None:
+        return None
+    from ringsched.schedule.printer import print_schedule  # late: not needed for a verdict
+
+    return print_schedule(imported.schedule)
+
+
+def _too_long(judgement: Judgement, text: str) -> Diagnostic:
+    return Diagnostic(
+        code="RS705",
+        message=f"no schedule can say this: its file would have {len(text.encode()):,} bytes, and the limit is 1 MiB",
+        primary=Label(span=judgement.algorithm.span),
+        notes=("the algorithm itself is right",),
+        help="import it for fewer ranks or with fewer instances",
+    )
+
+
 def _unreadable(file: str, error: DiagnosticError, as_json: bool) -> int:
     if as_json:
         found = [d.to_json() for d in error.diagnostics]
@@ -83,7 +102,8 @@ def _converted(judgement: Judgement, output: str | None) -> Imported:
         return Imported(judgement=judgement, schedule=None, unsaid=())
     algorithm = judgement.algorithm
     description = f"Imported from an MSCCL {algorithm.collective} of {algorithm.ranks} ranks"
-    description += f", {algorithm.name}." if algorithm.name.isprintable() and algorithm.name else "."
+    called = algorithm.name.strip()[:80]
+    description += f", {called}." if called.isprintable() and called else "."
     try:
         schedule, advice = convert(judgement, _name(judgement, output), description)
     except DiagnosticError as error:
@@ -134,16 +154,16 @@ def _sentence(file: str, imported: Imported, seconds: float) -> str:
     what = f"{algorithm.collective} of {algorithm.ranks} ranks"
     what += f" with root {root}" if root is not None else ""
     what += ", in place" if algorithm.in_place else ""
-    if least is None:
-        runs = "runs with no number of messages in flight"
-    elif least == 1:
-        runs = "runs with any number of messages in flight"
-    else:
-        runs = (
-            f"runs with {least} or more messages in flight on a connection, {algorithm.protocol} has {algorithm.depth}"
-        )
+    runs = ""
+    if least is not None and least > 1:
+        depth = f"{algorithm.protocol} has {algorithm.depth}"
+        runs = f"; runs with {least} or more messages in flight on a connection, {depth}"
+    elif least is not None:
+        runs = "; runs with any number of messages in flight"
+    elif any(finding.code == "RS818" for finding in judgement.findings):
+        runs = "; runs with no number of messages in flight"
     errors = len(judgement.findings)
     count = f"{errors} {'error' if errors == 1 else 'errors'}, " if judgement.verdict == "wrong" else ""
     if judgement.verdict == "right":
         runs += "; no race, and every rank ends with what is promised"
-    return f"{file}: {judgement.verdict} ({count}{what}; {runs}) in {seconds:.2f} s"
+    return f"{file}: {judgement.verdict} ({count}{what}{runs}) in {seconds:.2f} s"

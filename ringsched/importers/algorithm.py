@@ -113,7 +113,8 @@ class Algorithm:
     in_place: bool
     root: int | None
     gpus: tuple[Gpu, ...]  # one for each rank, in order
-    span: Span
+    span: Span  # where the collective is named
+    chunks_span: Span
     path: str
     advice: tuple[Diagnostic, ...] = ()
 

@@ -113,7 +113,7 @@ def _unknown(algorithm: Algorithm) -> Diagnostic:
     return Diagnostic(
         code="RS704",
         message=f"it is not known what {algorithm.collective!r} promises",
-        primary=Label(span=algorithm.span, text="what it computes was not compared with anything"),
+        primary=Label(span=algorithm.span, text="so what it computes was not compared with anything"),
         notes=("it ends, nothing races, and no message is left over",),
         help="known are allgather, reduce_scatter, allreduce, alltoall, broadcast, reduce, gather and scatter",
     )

@@ -210,7 +210,7 @@ def too_large(algorithm: Algorithm, reason: str) -> Diagnostic:
     return Diagnostic(
         code="RS701",
         message=f"the algorithm is too large to be judged: {reason}",
-        primary=Label(span=algorithm.span),
+        primary=Label(span=algorithm.chunks_span),
         help="try it with fewer ranks or instances",
     )
 
@@ -219,6 +219,6 @@ def _misfit(algorithm: Algorithm, reason: str) -> Diagnostic:
     return Diagnostic(
         code="RS820",
         message=f"sizes that do not fit: {reason}",
-        primary=Label(span=algorithm.span, text="nchunksperloop counts the chunks of the whole collective"),
-        help="for allgather, reduce_scatter and alltoall it is a multiple of ngpus",
+        primary=Label(span=algorithm.chunks_span, text="the chunks of the whole collective"),
+        help="nchunksperloop is a multiple of ngpus for allgather, reduce_scatter and alltoall",
     )

@@ -190,12 +190,14 @@ def _unmatched(blocks: list[tuple[int, Block]], ends: _Ends) -> list[Diagnostic]
             more, word, other = (out, "sent", "received") if len(out) > len(into) else (into, "received", "sent")
             matched = min(len(out), len(into))
             step = more[matched]
-            message = f"{len(more)} messages are {word} on the connection {connection}, and {matched} {other}"
+            count = "1 message is" if len(more) == 1 else f"{len(more)} messages are"
+            message = f"{count} {word} on the connection {connection}, and {matched or 'none'} {other}"
             found.append(_finding("RS815", message, step.span, f"this one is never {other}"))
             continue
         for sent, received in zip(out, into, strict=True):
             if sent.count != received.count:
-                message = f"{sent.count} chunks are sent, and {received.count} received, on the connection {connection}"
+                chunks = "1 chunk is" if sent.count == 1 else f"{sent.count} chunks are"
+                message = f"{chunks} sent, and {received.count} received, on the connection {connection}"
                 found.append(
                     _finding(
                         "RS816",

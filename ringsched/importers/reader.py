@@ -140,7 +140,8 @@ class _Reader:
             in_place=bool(self.flag(root, _IN_PLACE)),
             root=self.number(root, ("root",)),
             gpus=tuple(gpus[rank] for rank in sorted(gpus)),
-            span=root.span,
+            span=self.named(root, _COLL),
+            chunks_span=self.named(root, _CHUNKS),
             path=root.span.path,
         )
 

@@ -122,6 +122,13 @@ def test_a_file_that_no_schedule_can_say(tmp_path: Path) -> None:
     assert [finding["code"] for finding in entry["diagnostics"]] == ["RS705"]
 
 
+def test_a_schedule_that_could_not_be_read_back_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringsched.commands.importing.MAX_BYTES", 100)
+    result = ringsched("import", "msccl", CORPUS / "reduce_line.xml", "-o", "mine.yaml", cwd=tmp_path)
+    assert result.returncode == 3 and not (tmp_path / "mine.yaml").exists()
+    assert result.stderr.startswith("error[RS705]: no schedule can say this: its file would have ")
+
+
 def test_the_file_itself_is_not_overwritten(tmp_path: Path) -> None:
     text = (CORPUS / "reduce_line.xml").read_text(encoding="utf-8")
     (tmp_path / "a.xml").write_text(text, encoding="utf-8")

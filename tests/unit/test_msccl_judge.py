@@ -132,10 +132,8 @@ def test_unmatched_messages(sent: int, received: int, word: str) -> None:
     b = block(0, -1, 0, *(step(n, "r", f"i{n}", f"o{n}") for n in range(received)))
     finding = only(algorithm("custom", (a,), (b,)))
     assert finding.code == "RS815"
-    assert (
-        f"{max(sent, received)} messages are {word} on the connection 0 → 1, channel 0, and {min(sent, received)}"
-        in finding.message
-    )
+    assert finding.message.startswith(f"{'2 messages are' if 2 in (sent, received) else '1 message is'} {word} on the")
+    assert f"on the connection 0 → 1, channel 0, and {min(sent, received) or 'none'} " in finding.message
 
 
 def test_counts_that_do_not_match() -> None:
