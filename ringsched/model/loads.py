@@ -144,6 +144,8 @@ def moves_of(flat: FlatSchedule) -> tuple[bool, list[list[Move]]]:
     Raises DiagnosticError (RS2xx) for a statement that makes no transfer.
     """
     try:
+        if flat.flips:  # what goes up from one rank goes down from another
+            raise NotAffine("links differ")
         mode = Symmetric(flat)
         return True, [[carried.move for carried in mode.step(number)] for number in range(len(flat.steps))]
     except NotAffine:
