@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ringsched.codegen.lines import WIDTH, call, comment
 from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
+from ringsched.lower.lanes import untwisted
 from ringsched.schedule.notation import show_chunk, show_range, show_rank
 from ringsched.schedule.schedule import Range, Slice, Transfer
 from ringsched.xla.exchange import Exchange, Index, Loop, Pairs, Round, Route, Shift, Step
@@ -203,8 +204,11 @@ class _Writer:
     def _pairs(self, pairs: Pairs) -> tuple[str, ...]:
         """`lambda r: r + 1`, and the same for `when`; what is too long for a line is a table."""
 
+        topology = self.steps.exchange.flat.topology
+        to_place = untwisted(topology, pairs.to) if topology.twist else pairs.to  # else the text wraps them itself
+
         def place(text: Callable[[Expr], str]) -> str:
-            coordinates = ", ".join(map(text, pairs.to))
+            coordinates = ", ".join(map(text, to_place))
             return self._lambda(f"({coordinates})" if len(pairs.to) > 1 else coordinates, pairs.to)
 
         room = WIDTH - self.indent - len("    when=,")

@@ -259,6 +259,7 @@ OTHER_SHIPPED = tuple(name for name in SINGLE if name not in SCHEDULES and "matm
 FOLDER = Path(__file__).parents[1] / "xla"
 OTHERS = {
     "torus_gather": [{"X": 3, "Y": 4}],
+    "twisted_gather": [{"X": 2}],
     "torus_parts": [{"X": 2, "Y": 2}],
     "torus_exchange": [{"X": 2, "Y": 2}],
     "line_gather": [{"N": 4}],
