@@ -59,12 +59,16 @@ class Algorithm:
         self.code = [[_Step(s) for s in steps] for _, _, steps in self.blocks]
         self.places = [{step.number: place for place, step in enumerate(steps)} for steps in self.code]
         self.flagged = any(step.flagged for steps in self.code for step in steps)  # else the writer does not say it
-        shared = self.coll in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+        shared = self.coll in ("allgather", "reducescatter", "alltoall")
         if self.total < 1 or (shared and self.total % self.ranks):
             raise Fault("sizes")
         self.share = self.total // self.ranks if shared else self.total
         if self.coll in ("gather", "scatter"):
-            self.total, self.share = self.share * self.ranks, self.share
+            # Some writers count a rank's chunks, others those of the root; the rank's buffer tells them apart.
+            small = max(self.sizes[rank, "i" if self.coll == "gather" else "o"] for rank in range(self.ranks))
+            rank_counts = self.total == small or self.total % self.ranks
+            self.share = self.total if rank_counts else self.total // self.ranks
+            self.total = self.share * self.ranks
         source = random.Random(seed)
         self.input = {
             (rank, i): source.getrandbits(40) for rank in range(self.ranks) for i in range(self.length(rank, "i"))
