@@ -195,6 +195,21 @@ def audit(**arguments: Any) -> int:
     return audit_function(Request(**arguments))
 
 
+@cli.command()
+@click.argument("file", metavar="FILE")
+@_SET
+@click.option("-o", "--output", metavar="OUT.svg", help="Also draw it: the graph, each step, each link; - is stdout.")
+@_JSON
+def show(**arguments: Any) -> int:
+    """Show what each step sends and what each link carries; nothing is verified.
+
+    Units are one rank's shard over one link; a step takes as long as its busiest link.
+    """
+    from ringsched.commands.show import Request, show_file
+
+    return show_file(Request(**arguments))
+
+
 @cli.group(name="import")
 def import_group() -> None:
     """Judge a schedule of another tool, and make it one of ringsched's."""

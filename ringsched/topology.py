@@ -343,6 +343,7 @@ def evaluation_diagnostic(error: EvaluationError, env: dict[str, int]) -> Diagno
     helps = {
         "RS204": "guard the transfer with `when:`, or choose parameters for which the divisor is not 0",
         "RS205": "indices are small numbers; check the shift or the product",
+        "RS206": "give the table an entry for each value that its index takes",
     }
     span = error.expr.span
     return Diagnostic(

@@ -93,6 +93,8 @@ def read_module(file: str, text: str) -> Module:
     sides = _sides(tree)
     if GENERATED not in says or call is None or not sides:
         raise _fault(f"{file} is not a kernel module that ringsched wrote", _INSTEAD)
+    if "jax.experimental.pallas" not in text:
+        raise _fault(f"{file} has no TPU kernel: it was written with --backend xla", _INSTEAD)
     return Module(label=file, source=text, function=call[1], sides=sides, names=tuple(call[2].split(", ")))
 
 

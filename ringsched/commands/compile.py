@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -310,7 +311,10 @@ def report_text(report: TargetReport, operands: tuple[Operand, ...]) -> str:
         peak = "a core's peak" if report.cores == 2 else "the peak"
         rows.append(("matmul cycles", f"{report.ideal_cycles:,} at {peak}: {report.utilization:.1%} of issue cycles"))
     for note in report.notes:
-        _, _, placed = note.partition(": ")
+        about, _, placed = note.partition(": ")
+        if re.fullmatch(r"RS\d+", about):  # where ranks lie on the chips
+            rows.append((about, placed))
+            continue
         rows += [("operands" if k == 0 else "", part) for k, part in enumerate(placed.split("; "))]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)

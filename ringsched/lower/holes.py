@@ -170,8 +170,12 @@ def _decided(instruction: Instruction) -> tuple[Instruction, ...]:
 
 
 def _truth(condition: Expr) -> bool | None:
-    """Whether a condition on numbers alone holds; None where names occur in it."""
-    return None if names(condition) else bool(integer(condition, {}))
+    """Whether a condition holds, whatever its names stand for; None where that depends on them."""
+    match condition:
+        case Compare(first=Lookup() as entry, rest=(("==", Int() as number),)) if number.value not in entry.table:
+            return False
+        case _:
+            return None if names(condition) else bool(integer(condition, {}))
 
 
 def _labelled(instruction: Instruction, label: str) -> Instruction:

@@ -289,7 +289,7 @@ def _source(flat: FlatSchedule, transfer: FlatTransfer, active: tuple[int, ...])
     if topology.twist:
         back = _step_back(topology, targets)
         if back is not None:
-            return _untwisted(topology, back)
+            return untwisted(topology, back)
     elif len(hops) == 1:
         return tuple(_shifted(topology, axis, -amount) for axis, amount in enumerate(hops.pop()))
     if all(targets.get(target) == rank for rank, target in targets.items()):
@@ -312,7 +312,7 @@ def _peer(topology: Topology, statement: Transfer) -> tuple[Expr, ...]:
         return unflattened(coordinates[0], topology.sides)
     if not topology.wraps:
         return coordinates
-    return _untwisted(topology, coordinates)
+    return untwisted(topology, coordinates)
 
 
 def _step_back(topology: Topology, targets: dict[int, int]) -> Place | None:
@@ -327,7 +327,7 @@ def _step_back(topology: Topology, targets: dict[int, int]) -> Place | None:
     return None
 
 
-def _untwisted(topology: Topology, coordinates: Place) -> Place:
+def untwisted(topology: Topology, coordinates: Place) -> Place:
     """Wrapped into range; on a twisted torus, what wraps around one axis shifts along others."""
     found = list(coordinates)
     for axis in shifting_order(topology.twist):

@@ -21,7 +21,7 @@ from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
 from ringsched.lower.meeting import Notes, meeting
 from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
-from ringsched.lower.pinned import looked_up, pinned
+from ringsched.lower.pinned import irregular, looked_up
 from ringsched.lower.places import Places, find_places
 from ringsched.lower.plan import DEDICATED_SEMAPHORES, DONE, Decision, Plan, make_plan, tabled
 from ringsched.lower.sequential import Terms, TermsEmitter, decision, products_apart
@@ -47,7 +47,6 @@ from ringsched.schedule.flat import FlatSchedule
 from ringsched.schedule.schedule import Lowering
 
 UNROLLED_STEPS = 8
-MANY_PINNED = 24  # statements about one rank each; fewer are code of their own
 ENTRY_NOTES = Notes(
     signal="tell the ranks that write here that this one has started",
     wait="wait until the ranks that this one writes to have started",
@@ -69,7 +68,7 @@ class Lowered:
 def lower(flat: FlatSchedule, *, symmetric: bool) -> Lowered:
     """The Program of a schedule whose data flow is right; raises RS607 where it cannot be lowered."""
     wishes = flat.schedule.lowering
-    if flat.schedule.compute is None and wishes == Lowering() and not symmetric and pinned(flat) >= MANY_PINNED:
+    if flat.schedule.compute is None and wishes == Lowering() and not symmetric and irregular(flat):
         return _tabled_of_pinned(flat)
     lanes = find_lanes(flat, symmetric=symmetric)
     places = find_places(lanes)

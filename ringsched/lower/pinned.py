@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary
+from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary, lookups
 from ringsched.lower.lanes import Ends, Piece, destination, groups_of, pieces
 from ringsched.program.program import RANK
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
-from ringsched.schedule.schedule import ChunkRef, Op, Rank, Transfer
+from ringsched.schedule.schedule import ChunkRef, Op, Rank, Slice, Transfer
 
+MANY_PINNED = 24  # statements about one rank each; fewer are code of their own
 NOBODY = -1
 STEP = "s"
 
@@ -32,9 +33,16 @@ class _Move:
     origin: Transfer
 
 
-def pinned(flat: FlatSchedule) -> int:
-    """How many statements are about one rank alone."""
-    return len({t.statement for step in flat.steps for t in step if t.statement.sender is not None})
+def irregular(flat: FlatSchedule) -> bool:
+    """Whether many statements are about one rank alone, or some look up what a rank does."""
+    statements = {transfer.statement for step in flat.steps for transfer in step}
+    pinned = sum(statement.sender is not None for statement in statements)
+    return pinned >= MANY_PINNED or any(map(_looks_up, statements))
+
+
+def _looks_up(statement: Transfer) -> bool:
+    index = [part for part in statement.chunk.index if not isinstance(part, Slice)]
+    return any(lookups(expr) for expr in (*index, *statement.when, *statement.to.coordinates))
 
 
 def looked_up(flat: FlatSchedule, *, single: bool) -> tuple[FlatSchedule, dict[Transfer, Ends]]:

@@ -56,6 +56,11 @@ class Loads:
         return hop, times[hop]
 
     @property
+    def sending(self) -> tuple[int, ...]:
+        """The steps in which something is sent."""
+        return tuple(number for number, counts in enumerate(self.steps) if counts)
+
+    @property
     def units(self) -> Fraction:
         """The busiest link of each step, added up."""
         return sum((self.busiest(step)[1] for step in range(len(self.steps))), Fraction(0))
@@ -139,6 +144,8 @@ def moves_of(flat: FlatSchedule) -> tuple[bool, list[list[Move]]]:
     Raises DiagnosticError (RS2xx) for a statement that makes no transfer.
     """
     try:
+        if flat.flips:  # what goes up from one rank goes down from another
+            raise NotAffine("links differ")
         mode = Symmetric(flat)
         return True, [[carried.move for carried in mode.step(number)] for number in range(len(flat.steps))]
     except NotAffine:
@@ -151,30 +158,35 @@ def moves_of(flat: FlatSchedule) -> tuple[bool, list[list[Move]]]:
 
 
 def loads_of(flat: FlatSchedule) -> Loads:
-    """The loads of a schedule. Raises DiagnosticError (RS2xx) for a statement that makes no transfer."""
+    """The loads of a schedule. Raises DiagnosticError (RS2xx) for a statement that makes no transfer.
+
+    Where ranks are alike up to a flip of bits, or transfers are routed (halfway round a ring the way depends on the
+    rank), rank 0 does not stand for the links of all, and those of every rank are counted.
+    """
+    topology = flat.topology
     symmetric, moves = moves_of(flat)
+    turned = symmetric and (flat.flips or topology.routed)
     steps = []
     for step in moves:
-        counts: Counter[Hop] = Counter()
+        sent: Counter[Hop] = Counter()
         for move in step:
-            for hop in _hops(flat.topology, move.sender, move.receiver, symmetric):
-                counts[hop] += len(move.chunks)
+            sent[move.sender, move.receiver] += len(move.chunks)
+        if turned:
+            ranks = range(topology.ranks)
+            sent = Counter({(q, _onward(flat, q, to)): many for (_, to), many in sent.items() for q in ranks})
+        counts: Counter[Hop] = Counter()
+        for pair, chunks in sent.items():
+            for hop in topology.route(*pair) if topology.routed else (pair,):
+                counts[hop] += chunks
         steps.append(dict(counts))
     chunk = 1 / shard_chunks(flat.promise)
-    return Loads(topology=flat.topology, symmetric=symmetric, chunk=chunk, steps=tuple(steps))
+    return Loads(topology=topology, symmetric=symmetric and not turned, chunk=chunk, steps=tuple(steps))
 
 
-def _hops(topology: Topology, a: int, b: int, symmetric: bool) -> tuple[Hop, ...]:
-    """The links that a transfer goes over. `symmetric`: those of rank 0 that the same transfers of all ranks use."""
-    if not topology.routed:
-        return ((a, b),)
-    route = topology.route(a, b)
-    if not symmetric:
-        return route
-    found = []
-    for here, there in route:
-        offset = tuple(q - p for p, q in zip(topology.at(here), topology.at(there), strict=True))
-        rank = topology.rank(offset)
-        assert rank is not None  # a symmetric schedule is on a ring or torus
-        found.append((0, rank))
-    return tuple(found)
+def _onward(flat: FlatSchedule, rank: int, offset: int) -> int:
+    """The rank that is to `rank` what `offset` is to rank 0."""
+    at = flat.topology.at
+    ways = zip(at(rank), at(offset), flat.topology.sides, strict=True)
+    receiver = flat.topology.rank(tuple(flat.onward(index, by, side) for index, by, side in ways))
+    assert receiver is not None  # within the sides
+    return receiver

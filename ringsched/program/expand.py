@@ -84,7 +84,7 @@ def _points_of_view(program: Program) -> Iterator[tuple[dict[str, Value], tuple[
     }
     yield env, program.sides
     ranks = program.sides[0]
-    if count == 1 and ranks > 2 and not ranks & (ranks - 1):
+    if count == 1 and ranks > 1 and not ranks & (ranks - 1):
         yield {program.coordinates[0]: Flipped(0, ranks)}, (2,) * (ranks.bit_length() - 1)
 
 

@@ -441,7 +441,8 @@ class _Reader:
             for item, value in zip(items, values, strict=True):
                 if not -LIMIT < value < LIMIT:
                     self._add("RS205", "an entry does not fit 63 bits", item.span, "too large")
-            found[table.key.text.value] = tuple(values)
+            if table.key.text.value not in taken:
+                found[table.key.text.value] = tuple(values)
         return found
 
     def _topology(self, node: Tree, scope: _Scope) -> TopologySpec:

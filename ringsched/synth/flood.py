@@ -33,12 +33,13 @@ def flood(
 ) -> list[list[Hop]]:
     """The steps; `start[r]` is the set of items that rank r holds at first, as a bit mask."""
     everything = (1 << items) - 1
+    widths = network.widths
     holds = list(start)
     holders = [sum(held >> item & 1 for held in holds) for item in range(items)]
     noise = NOISE[attempt % len(NOISE)]
     steps: list[list[Hop]] = []
     while any(held != everything for held in holds):
-        last = _last_step(network, holds, everything, parts)
+        last = _last_step(network, widths, holds, everything, parts)
         if last is not None:
             return [*steps, last]
         before = tuple(holds)
@@ -49,7 +50,7 @@ def flood(
                 continue
             weights = {item: holders[item] + noise * rng.random() for item in _members(near)}
             wanted = sorted(weights, key=weights.__getitem__)
-            for item, link in _matched(network, receiver, before, wanted, 1, 1).items():
+            for item, link in _matched(network, widths, receiver, before, wanted, 1).items():
                 holds[receiver] |= 1 << item
                 holders[item] += 1  # at once, so that the next receivers of this step rather take other items
                 steps[-1].append(Hop(network.links[link][0], receiver, item))
@@ -75,7 +76,7 @@ def _members(mask: int) -> list[int]:
 
 
 def _matched(
-    network: Network, receiver: int, holds: Sequence[int], wanted: Sequence[int], parts: int, load: int
+    network: Network, widths: Sequence[int], receiver: int, holds: Sequence[int], wanted: Sequence[int], parts: int
 ) -> dict[int, int]:
     """What is wanted → the link that brings it. With parts, number n is part n % parts of item n // parts."""
     offers = {}
@@ -83,21 +84,24 @@ def _matched(
         held = holds[network.links[link][0]]
         offers[link] = [number for number in wanted if held >> (number // parts) & 1]
     order = sorted(offers, key=lambda link: len(offers[link]))
-    return match(order, [load * width for width in network.widths], offers.__getitem__)
+    return match(order, widths, offers.__getitem__)
 
 
-def _last_step(network: Network, holds: Sequence[int], everything: int, parts: int) -> list[Hop] | None:
+def _last_step(
+    network: Network, widths: Sequence[int], holds: Sequence[int], everything: int, parts: int
+) -> list[Hop] | None:
     """All that is lacking in one step of the least load; None where some link had to carry more than a whole item."""
     lacking = [_members(everything & ~held) for held in holds]
     for rank, items in enumerate(lacking):
-        room = sum(network.widths[link] for link in network.into[rank])
+        room = sum(widths[link] for link in network.into[rank])
         if len(items) > room or everything & ~holds[rank] & ~_near(network, holds, rank):
             return None
     for load in range(1, parts + 1):
         hops: list[Hop] = []
+        wide = [load * width for width in widths]
         for receiver, items in enumerate(lacking):
             wanted = [item * parts + part for item in items for part in range(parts)]
-            taken = _matched(network, receiver, holds, wanted, parts, load)
+            taken = _matched(network, wide, receiver, holds, wanted, parts)
             if len(taken) < len(wanted):
                 break
             for number, link in taken.items():

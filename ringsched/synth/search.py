@@ -33,8 +33,9 @@ UNITS: dict[PlanKind, str] = {
 }
 MOST_MOVES = 500_000  # of a plan, estimated; beyond it a search takes minutes
 WORTH = Fraction(21, 20)  # what units have to be saved by for many times the steps
-MOST_TRANSFERS = 4_000  # that a plan is cut finer for: a file of some 300 KB
-MOST_MADE_FINE = 10_000  # the same for all_reduce and broadcast, which gain more by it
+MOST_TRANSFERS = 16_000  # that a unit is cut finer for
+MOST_IN_HALVES = 20_000  # that it is cut in halves for, where trees take long to fill
+MOST_REROUTED = 8_000  # hops of all_to_all for which parts and detours are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,14 @@ def synthesise(
     flat = flatten(schedule)
     units, verdict = loads_of(flat).units, judged(flat)
     steps = len(flat.steps)
-    words = (description(how, steps, units, bound, kind), f"Made by {_command(topology, kind, root, parts, seed)}")
+    tables = ("Entry s * ranks + r of a table: the number of the chunk that rank r sends that way, -1: none.",)
+    if closed is not None:
+        tables = ("Tables: how far the chunk that goes the first way (0), the second, … has come from its owner.",)
+    words = (
+        description(how, steps, units, bound, kind),
+        *(tables if schedule.tables else ()),
+        f"Made by {_command(topology, kind, root, parts, seed)}",
+    )
     return Synthesis(
         kind=kind,
         topology=topology,
@@ -174,8 +182,8 @@ def _check_size(network: Network, kind: PlanKind, parts: int) -> None:
 
 
 def _tries(ranks: int) -> int:
-    """How many searches are made where none reaches the bound: 16 for 43 ranks, one for 173."""
-    return max(1, min(16, 30_000 // ranks**2))
+    """How many searches are made where none reaches the bound: 16 for 79 ranks, one for 225."""
+    return max(1, min(16, 100_000 // ranks**2))
 
 
 def _gathered(network: Network, bound: Fraction, parts: int | None, seed: int) -> Plan:
@@ -201,8 +209,16 @@ def _all_reduced(network: Network, bound: Fraction, parts: int | None, seed: int
     if both.units == bound:
         return both
     ranks = network.ranks
-    fine = max(1, min(16 if ranks < 9 else 8, MOST_MADE_FINE // (2 * ranks * (ranks - 1))))
-    packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=min(3, _tries(ranks)))
+    radius = min(max(network.distances(rank)) for rank in range(ranks))
+    fill = math.ceil(20 * radius / bound)  # the trees take some steps to fill and empty: a twentieth of the whole
+    once = 2 * ranks * (ranks - 1)  # transfers of chunks of one unit
+    limits = (
+        (2 * fill, MOST_TRANSFERS // 4),
+        (fill, MOST_TRANSFERS),
+        (2, MOST_IN_HALVES),
+    )  # finer while files are short
+    fine = max(1, *(min(most, transfers // once) for most, transfers in limits))
+    packed = trees.all_reduce(network, ranks * (parts or fine), seed, tries=3 if ranks <= 32 else 1)
     return min(both, packed, key=lambda plan: plan.cost)
 
 
@@ -210,19 +226,26 @@ def _exchanged(network: Network, bound: Fraction, parts: int | None, seed: int) 
     """Whole chunks over shortest paths; where that is above the bound, chunks in parts, and detours."""
     tries = min(6, _tries(network.ranks))
     best = routes.all_to_all(network, parts or 1, seed, tries=tries, bound=bound)
-    small = best.transfers <= MOST_TRANSFERS // 2
+    small = 4 * best.transfers <= MOST_REROUTED
     finer = (2, 3, 4) if parts is None else (parts,)
     for detour in (0, 2) if small else ():
         for count in finer:
-            if best.units > bound and count * best.transfers <= 2 * MOST_TRANSFERS:
+            if best.units > bound and count * best.transfers <= MOST_REROUTED:
                 plan = routes.all_to_all(network, count, seed, tries=(tries + 2) // 3, bound=bound, detour=detour)
                 best = min(best, plan, key=lambda plan: plan.cost)
     return best
 
 
 def _streamed(network: Network, bound: Bound, root: int, parts: int | None, seed: int) -> Plan:
-    """Parts as many as the file may have; what the narrowest cut takes, and the hops to the farthest rank, will do."""
-    count = parts or max(1, min(96, MOST_MADE_FINE // (network.ranks - 1)))
-    cut = math.ceil(count * bound.units / network.ranks)
-    target = cut + max(network.distances(root)) - 1
-    return rooted.broadcast(network, root, count, seed, tries=min(4, _tries(network.ranks)), target=target)
+    """A part for each link of the narrowest cut where that is enough, else as many as the file may have."""
+    cut, hops = bound.units / network.ranks, max(network.distances(root))
+
+    def stream(count: int, tries: int) -> Plan:
+        target = math.ceil(count * cut) + hops - 1  # the cut takes its time, and the last part has the hops to go
+        return rooted.broadcast(network, root, count, seed, tries=tries, target=target)
+
+    few = stream(parts or math.ceil(1 / cut), min(4, _tries(network.ranks)))
+    most = min(96, MOST_TRANSFERS // (network.ranks - 1))
+    if parts is not None or few.units <= WORTH * bound.units or most < 2:
+        return few
+    return min(few, stream(most, min(4, _tries(network.ranks))), key=lambda plan: plan.cost)

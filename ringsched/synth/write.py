@@ -1,4 +1,7 @@
-"""Plan → Schedule: a list of pinned transfers, checked by the data flow before anyone sees it, and its text."""
+"""Plan → Schedule, checked by the data flow before anyone sees it, and its text.
+
+A list of pinned transfers while that can be read; beyond, few statements with tables (`tabled`).
+"""
 
 from __future__ import annotations
 
@@ -19,41 +22,61 @@ from ringsched.schedule.schedule import (
     Schedule,
     Slice,
     Step,
-    Synth,
     Transfer,
 )
-from ringsched.schedule.tree import MAX_BYTES
+from ringsched.schedule.statements import statements, tables
+from ringsched.schedule.tree import MAX_BYTES, MAX_KEYS, MAX_NODES
 from ringsched.synth.place import name_of, spec_of
 from ringsched.synth.plan import Move, Plan, PlanKind
+from ringsched.synth.tabled import tabled
 from ringsched.topology import Topology
 from ringsched.verify.dataflow import findings_of
 
+MOST_PINNED = 2_000  # transfers: a file of some 150 KB, which takes about a second to load
+MOST_OTHERS = 20_000  # values of a file besides the entries of its tables
 
-def schedule_of(plan: Plan) -> Schedule:
-    """The plan as a schedule; ranks and owners by their coordinates on a mesh or torus, parts in a row as one slice."""
+
+def schedule_of(plan: Plan, pinned: int = MOST_PINNED) -> Schedule:
+    """The plan as a schedule, with at most so many pinned transfers.
+
+    Of those, ranks and owners are given by coordinates on a mesh or torus, and parts in a row are one slice.
+    """
     topology = plan.network.topology
+    collective = Collective(kind=plan.kind, root=Int(value=plan.root) if plan.kind in ("broadcast", "reduce") else None)
+    form = tabled(plan) if plan.transfers > pinned else None
+    if form is not None:
+        return _schedule(topology, collective, plan.dims, form.items, form.tables)
     ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
     items = tuple(Step(transfers=tuple(_transfers(plan, step, ranks))) for step in plan.steps)
-    rooted = plan.kind in ("broadcast", "reduce")
     sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
     owners = OWNED[plan.kind]
-    collective = Collective(kind=plan.kind, root=Int(value=plan.root) if rooted else None)
     return _schedule(topology, collective, (*sides * owners, *plan.dims[owners:]), items)
 
 
 def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
-    """A schedule whose steps the compiler makes, each shard in `parts` parts."""
+    """A schedule of the steps that `synth:` stands for, written out, each shard in `parts` parts."""
     owners = topology.sides * (2 if kind == "all_to_all" else 1)
     dims = owners if parts == 1 else (*owners, parts)
-    return _schedule(topology, Collective(kind=kind), dims, tuple(Synth(kind=step) for step in steps))
+    items: tuple[Item, ...] = ()
+    for step in steps:
+        tag = f"_{step}" if len(steps) > 1 else ""
+        items += statements(step, topology, parts, split=parts > 1, tag=tag)
+    return _schedule(topology, Collective(kind=kind), dims, items, tables(items))
 
 
-def _schedule(topology: Topology, collective: Collective, dims: Sequence[int], items: tuple[Item, ...]) -> Schedule:
+def _schedule(
+    topology: Topology,
+    collective: Collective,
+    dims: Sequence[int],
+    items: tuple[Item, ...],
+    tables: tuple[tuple[str, tuple[int, ...]], ...] = (),
+) -> Schedule:
     return Schedule(
         name=f"{collective.kind}_{name_of(topology).replace(':', '_')}",
         collective=collective,
         topology=spec_of(topology),
         parameters=(),
+        tables=tables,
         chunks=tuple(Int(value=size) for size in dims),
         items=items,
     )
@@ -65,6 +88,9 @@ def text_of(schedule: Schedule) -> str:
     size = len(text.encode())
     if size > MAX_BYTES:
         raise too_large(f"its file would have {size:,} bytes; one has at most {MAX_BYTES:,}")
+    entries = sum(len(table) for _, table in schedule.tables)
+    if entries > MAX_NODES - MOST_OTHERS or len(schedule.tables) > MAX_KEYS:
+        raise too_large(f"it would have {entries:,} entries in {len(schedule.tables)} tables, too many for a file")
     return text
 
 

@@ -53,7 +53,7 @@ class TargetReport:
     cores: int | None = (
         None  # of each device, that the kernel runs on; each has the cycles above, on its share of the work
     )
-    notes: tuple[str, ...] = ()  # what the kernel says of how its operands are placed
+    notes: tuple[str, ...] = ()  # of how operands are placed, and ranks (`RS906: …`)
 
     def to_json(self) -> dict[str, str | int | float | tuple[str, ...] | None]:
         """Returns the fields under their names."""

@@ -98,7 +98,8 @@ def no_neighbour(flat: FlatSchedule, transfer: FlatTransfer, value: int | None, 
         primary=label(f"{text}: no link joins them", transfer.statement.to.span, transfer.statement.span),
         counterexample=site(flat, transfer, value, rank),
         notes=(f"neighbours of {rank_name(topology, rank)}: {neighbours or 'none'}",),
-        help=f"send to a neighbour, {_neighbours_text(flat, rank)}, and go further in several steps",
+        help=f"send to a neighbour, {_neighbours_text(flat, rank)}, and go further in several steps; "
+        "or say `routed: true` in `topology:` where the platform takes data further",
     )
 
 

@@ -115,7 +115,7 @@ class _Module:
             "",
             "@functools.cache",
             "def _mapped(mesh, axis_name, in_specs, out_specs, **options):",
-            f"    apply = functools.partial({self.name}, axis_name=axis_name, **options)",
+            *call("apply = functools.partial(", [self.name, "axis_name=axis_name", "**options"], 4),
             '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
             "    return jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))",
         ]

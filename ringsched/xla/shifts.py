@@ -181,20 +181,23 @@ class _Trial:
 
     def holds(self, index: Index, *, received: bool) -> bool:
         """Whether the index names the chunks that each rank receives, or sends."""
-        parts = tuple(_ends(part) if isinstance(part, Slice) else compiled(part) for part in index)
-        topology = self.flat.topology
+        dims, topology = self.flat.promise.dims, self.flat.topology
+        whole = (Slice(),) * (len(dims) - len(index))
+        parts = [_ends(part) if isinstance(part, Slice) else compiled(part) for part in (*index, *whole)]
+        along = list(zip(parts, dims, strides(dims), strict=True))
+        places = [topology.environment(rank) for rank in range(topology.ranks)]
         for number, turn in enumerate(self.turns):
             env: Environment = dict(self.flat.env)
             if self.loop is not None:
                 env[self.loop[0]] = self.loop[1] + number
             for move in turn.moves:
-                env.update(topology.environment(move.receiver if received else move.sender))
+                env.update(places[move.receiver if received else move.sender])
                 if self.each is not None and move.value is not None:
                     env[self.each] = move.value
                 try:
-                    if _numbers(parts, self.flat.promise.dims, env) != list(move.chunks):
+                    if _numbers(along, env) != list(move.chunks):
                         return False
-                except (ArithmeticError, ValueError):
+                except (ArithmeticError, LookupError, ValueError):
                     return False
         return True
 
@@ -209,18 +212,19 @@ def _ends(part: Slice) -> tuple[Getter | None, Getter | None]:
     )
 
 
-def _numbers(parts: tuple[_Part, ...], dims: tuple[int, ...], env: Environment) -> list[int]:
-    """The numbers of the chunks, row-major; an index that is out of range gives none."""
-    ranges = []
-    for part, size in itertools.zip_longest(parts, dims, fillvalue=(None, None)):
-        assert isinstance(size, int)
+def _numbers(along: Sequence[tuple[_Part, int, int]], env: Environment) -> list[int]:
+    """The numbers of the chunks, row-major; an index that is out of range gives none.
+
+    along: for each dimension an index or a slice, its size, and by how much the number grows in it.
+    """
+    base, ranges = 0, []
+    for part, size, step in along:
         if isinstance(part, tuple):
-            start, stop = part
-            ranges.append(range(start(env) if start else 0, stop(env) if stop else size))
-        else:
-            value = part(env)
-            if not 0 <= value < size:
-                return []
-            ranges.append(range(value, value + 1))
-    steps = strides(dims)
-    return [sum(i * step for i, step in zip(place, steps, strict=True)) for place in itertools.product(*ranges)]
+            start, stop = (part[0](env) if part[0] else 0), (part[1](env) if part[1] else size)
+            ranges.append(range(start * step, stop * step, step))
+            continue
+        value = part(env)
+        if not 0 <= value < size:
+            return []
+        base += value * step
+    return [base + sum(offsets) for offsets in itertools.product(*ranges)] if ranges else [base]

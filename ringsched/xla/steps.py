@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ringsched.codegen.lines import WIDTH, call, comment
 from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
+from ringsched.lower.lanes import untwisted
 from ringsched.schedule.notation import show_chunk, show_range, show_rank
 from ringsched.schedule.schedule import Range, Slice, Transfer
 from ringsched.xla.exchange import Exchange, Index, Loop, Pairs, Round, Route, Shift, Step
@@ -143,7 +145,8 @@ class _Writer:
         """
         if not index:
             return array
-        room = WIDTH - self.indent - (56 if only else 36)
+        room = WIDTH - self.indent - len("held = held.at[].set(")
+        room -= len(f"_only({only}, axes, )") if only else 0
         while True:
             parts = [self._part(part) for part in index]
             longest = max(range(len(parts)), key=lambda k: len(parts[k]))
@@ -199,13 +202,32 @@ class _Writer:
         return min(integer(each.first, env) for env in envs), max(integer(each.last, env) for env in envs)
 
     def _pairs(self, pairs: Pairs) -> tuple[str, ...]:
-        """`lambda r: r + 1`, and the same for `when`."""
-        head = f"lambda {', '.join(self.steps.exchange.flat.topology.coordinates)}:"
-        to = ", ".join(map(self.translator.number, pairs.to))
-        arguments = [f"{head} ({to})" if len(pairs.to) > 1 else f"{head} {to}"]
-        if pairs.when:
-            arguments.append(f"when={head} {' and '.join(map(self.translator.number, pairs.when))}")
-        return tuple(arguments)
+        """`lambda r: r + 1`, and the same for `when`; what is too long for a line is a table."""
+
+        topology = self.steps.exchange.flat.topology
+        to_place = untwisted(topology, pairs.to) if topology.twist else pairs.to  # else the text wraps them itself
+
+        def place(text: Callable[[Expr], str]) -> str:
+            coordinates = ", ".join(map(text, to_place))
+            return self._lambda(f"({coordinates})" if len(pairs.to) > 1 else coordinates, pairs.to)
+
+        room = WIDTH - self.indent - len("    when=,")
+        to = place(self.translator.number)
+        if len(to) > room:
+            to = place(self.translator.table)
+        if not pairs.when:
+            return (to,)
+        when = self._lambda(" and ".join(map(self.translator.number, pairs.when)), pairs.when)
+        if len(when) > room:
+            every = functools.reduce(lambda a, b: Binary(op="*", left=a, right=b), pairs.when)
+            when = self._lambda(self.translator.table(every), pairs.when)
+        return to, f"when={when}"
+
+    def _lambda(self, body: str, exprs: tuple[Expr, ...]) -> str:
+        """The variable of a loop is bound as it is now."""
+        own = list(self.steps.exchange.flat.topology.coordinates)
+        bound = [f"{self.plain}={self.plain}"] if any(self.plain in names(expr) for expr in exprs) else []
+        return f"lambda {', '.join(own + bound)}: {body}"
 
     def _base(self, pairs: Pairs) -> str:
         """A name for pairs: `right`, `left`, or `next_x`, `previous_x`."""

@@ -1,8 +1,8 @@
 """Index expressions → Python text: of numbers (in lambdas, in bounds of loops) or of traced values (`r`, `jnp.arange`).
 
 Sums, products, `%`, `//`, `^` and `<<` mean the same for jax's int32 as for Python, as long as no intermediate value is
-too large. Whatever else an expression has in it (comparisons, `min`, a look-up) becomes a constant table over the
-variables that it depends on.
+too large. Tables of a schedule are tables here. Whatever else an expression has in it (comparisons, `min`) becomes a
+constant table over the variables that it depends on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,22 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ringsched.expr import Binary, Compare, EvaluationError, Expr, Extremum, Int, Neg, Var, binary, integer, names, show
+from ringsched.expr import (
+    Binary,
+    Compare,
+    EvaluationError,
+    Expr,
+    Extremum,
+    Int,
+    Lookup,
+    Neg,
+    Var,
+    binary,
+    integer,
+    names,
+    show,
+)
+from ringsched.xla.words import RESERVED
 
 INT32 = 2**31
 Table = tuple[tuple[int, ...], tuple[int, ...]]  # values, row-major, and the sizes of the dimensions
@@ -45,6 +60,10 @@ class Translator:
     def _variables(self, expr: Expr) -> frozenset[str]:
         return names(expr) & self.bounds.keys()
 
+    def table(self, expr: Expr) -> str:
+        """`number`, as a table where the expression has variables."""
+        return self._table(expr, jnp=False) if self._variables(expr) else self.number(expr)
+
     def _is_traced(self, expr: Expr) -> bool:
         return bool(self._variables(expr) - self.plain)
 
@@ -64,6 +83,8 @@ class Translator:
             case Compare():
                 rest = tuple((op, self._known(e, kinds)) for op, e in expr.rest)
                 return Compare(first=self._known(expr.first, kinds), rest=rest)
+            case Lookup():
+                return Var(name=self._entry(expr, kinds))
             case Extremum():
                 return Extremum(name=expr.name, operands=tuple(self._known(e, kinds) for e in expr.operands))
             case _:
@@ -71,7 +92,11 @@ class Translator:
 
     def _fits(self, expr: Expr) -> bool:
         """Whether its value and those that it is computed from have 32 bits."""
-        operands = (expr.left, expr.right) if isinstance(expr, Binary) else ()
+        operands: tuple[Expr, ...] = ()
+        if isinstance(expr, Binary):
+            operands = (expr.left, expr.right)
+        elif isinstance(expr, Lookup):
+            operands = (expr.index,)
         return all(self.size(e) < INT32 for e in (expr, *operands))
 
     def size(self, expr: Expr) -> int:
@@ -99,8 +124,20 @@ class Translator:
                         return 1 << max(left.bit_length(), right.bit_length())
                     case _:
                         return left << min(right, 64) if left else 0
+            case Lookup():
+                return max(map(abs, expr.table))
             case _:
                 return max(map(abs, self._values(expr)[0]))
+
+    def _entry(self, expr: Lookup, kinds: tuple[type, ...]) -> str:
+        """`jnp.array(X0)[s]`; `x0` is the schedule's name of the table."""
+        name = expr.name.upper()
+        taken = {*self.tables.values(), *self.env, *RESERVED}
+        while name in taken:
+            name += "_"
+        name = self.tables.setdefault((expr.table, (len(expr.table),)), name)
+        index = show(self._known(expr.index, kinds))
+        return f"jnp.array({name})[{index}]" if kinds is _TRACED else f"{name}[{index}]"
 
     def _table(self, expr: Expr, *, jnp: bool) -> str:
         """`TABLE_1[s - 1, r]`."""
@@ -152,5 +189,5 @@ def _flat(values: tuple[int, ...], sizes: tuple[int, ...]) -> str:
     return f"[{', '.join(_flat(values[i * step : (i + 1) * step], sizes[1:]) for i in range(sizes[0]))}]"
 
 
-_PYTHON = (Int, Var, Neg, Binary, Compare, Extremum)
-_TRACED = (Int, Var, Neg, Binary)
+_PYTHON = (Int, Var, Neg, Binary, Compare, Extremum, Lookup)
+_TRACED = (Int, Var, Neg, Binary, Lookup)

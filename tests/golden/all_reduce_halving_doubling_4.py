@@ -76,41 +76,24 @@ def _forward(call, x):
 _SPEC = {
     "operand": (4,),
     "result": (4,),
-    "scratch": [(1, 2), (1, 1)],
+    "scratch": [(2, 2)],
     "semaphores": [
         pltpu.SemaphoreType.DMA,  # done
-        pltpu.SemaphoreType.DMA,  # received_0
-        pltpu.SemaphoreType.DMA,  # received_1
-        pltpu.SemaphoreType.DMA,  # received_2
-        pltpu.SemaphoreType.DMA,  # received_3
+        pltpu.SemaphoreType.DMA((2,)),  # received_0
+        pltpu.SemaphoreType.DMA((2,)),  # received_1
     ],
-    "barrier": "tell (r + 2) % 4; tell (r ^ 1) % 4; await 2",
+    "barrier": "tell (r ^ 2) % 4; tell (r ^ 1) % 4; await 2",
     "memory": None,
 }
 
 
-def _kernel(
-    r,
-    x_ref,
-    o_ref,
-    slots_0_ref,
-    slots_1_ref,
-    done,
-    received_0,
-    received_1,
-    received_2,
-    received_3,
-    *,
-    axes,
-):
+def _kernel(r, x_ref, o_ref, slots_0_ref, done, received_0, received_1, *, axes):
     """The all-reduce, as each rank runs it.
 
-    x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_0_ref: [1, 2, rows, cols];
-    slots_1_ref: [1, 1, rows, cols]
+    x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_0_ref: [2, 2, rows, cols]
     """
-    peer_0 = _device(axes, (r + 2) % N)
+    peer_0 = _device(axes, (r ^ 2) % N)
     peer_1 = _device(axes, (r ^ 1) % N)
-    peer_2 = _device(axes, (r ^ 2) % N)
 
     # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), peer_0)
@@ -121,100 +104,54 @@ def _kernel(
 
     @pl.loop(0, 2)
     def _(c):
-        # send chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c] to r
-        # ^ N // (2 << k), to be added; k = 0
-        _send(
-            x_ref.at[2 * ((r ^ 2) // 2) + c],
-            slots_0_ref.at[0, c],
-            done,
-            received_0,
-            peer_2,
-        )
+        # send chunk[r ^ N // (2 << k) ^ c] to r ^ N // (2 << k), to be added; k = 0
+        _send(x_ref.at[r ^ 2 ^ c], slots_0_ref.at[0, c], done, received_0.at[0], peer_0)
 
     @pl.loop(0, 2)
     def _(c):
-        # wait for chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c]
-        # of rank (r - 2) % N
-        _wait(slots_0_ref.at[0, c], received_0)
+        # wait for chunk[r ^ N // (2 << k) ^ c] of rank (r ^ N // (2 << k)) % N
+        _wait(slots_0_ref.at[0, c], received_0.at[0])
 
     @pl.loop(0, 2)
     def _(c):
-        _add(
-            slots_0_ref.at[0, c],
-            slots_0_ref.at[0, c],
-            x_ref.at[2 * (((r + 2) % N ^ 2) // 2) + c],
-        )
+        _add(slots_0_ref.at[0, c], slots_0_ref.at[0, c], x_ref.at[(r ^ 2) % N ^ 2 ^ c])
 
-    @pl.when(r % 2 == 0)
-    def _():
-        # send chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c] to r
-        # ^ N // (2 << k), to be added; k = 1
-        _send(slots_0_ref.at[0, 1], slots_1_ref.at[0, 0], done, received_1, peer_1)
+    # send chunk[r ^ N // (2 << k) ^ c] to r ^ N // (2 << k), to be added; k = 1
+    _send(slots_0_ref.at[0, 1], slots_0_ref.at[1, 0], done, received_0.at[1], peer_1)
 
-    @pl.when(r % 2 == 1)
-    def _():
-        # send chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c] to r
-        # ^ N // (2 << k), to be added; k = 1
-        _send(slots_0_ref.at[0, 0], slots_1_ref.at[0, 0], done, received_1, peer_1)
+    # wait for chunk[r ^ N // (2 << k) ^ c] of rank (r ^ N // (2 << k)) % N
+    _wait(slots_0_ref.at[1, 0], received_0.at[1])
+    _add(o_ref.at[(r ^ 1) % N ^ 1 ^ 0], slots_0_ref.at[1, 0], slots_0_ref.at[0, 0])
 
-    @pl.when(r % 2 == 0)
-    def _():
-        # wait for chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c]
-        # of rank (r ^ N // (2 << k)) % N
-        _wait(slots_1_ref.at[0, 0], received_1)
-        _add(o_ref.at[(r ^ 1) % N ^ 1], slots_1_ref.at[0, 0], slots_0_ref.at[0, 0])
+    # send chunk[r ^ c] to r ^ 1 << k; k = 0
+    _send(o_ref.at[r ^ 0], o_ref.at[r ^ 0], done, received_1.at[0], peer_1)
 
-    @pl.when(r % 2 == 1)
-    def _():
-        # wait for chunk[(r ^ N // (2 << k)) // (N // (2 << k)) * (N // (2 << k)) + c]
-        # of rank (r ^ N // (2 << k)) % N
-        _wait(slots_1_ref.at[0, 0], received_1)
-        _add(o_ref.at[(r ^ 1) % N ^ 1], slots_1_ref.at[0, 0], slots_0_ref.at[0, 1])
-
-    # send chunk[r // (1 << k) * (1 << k) + c] to r ^ 1 << k; k = 0
-    _send(o_ref.at[r], o_ref.at[r], done, received_2, peer_1)
-
-    # wait for chunk[r // (1 << k) * (1 << k) + c] of rank (r ^ 1 << k) % N
-    _wait(o_ref.at[(r ^ 1) % N], received_2)
+    # wait for chunk[r ^ c] of rank (r ^ 1 << k) % N
+    _wait(o_ref.at[(r ^ 1) % N ^ 0], received_1.at[0])
 
     @pl.loop(0, 2)
     def _(c):
-        # send chunk[r // (1 << k) * (1 << k) + c] to r ^ 1 << k; k = 1
-        _send(
-            o_ref.at[2 * (r // 2) + c],
-            o_ref.at[2 * (r // 2) + c],
-            done,
-            received_3,
-            peer_2,
-        )
+        # send chunk[r ^ c] to r ^ 1 << k; k = 1
+        _send(o_ref.at[r ^ c], o_ref.at[r ^ c], done, received_1.at[1], peer_0)
 
     @pl.loop(0, 2)
     def _(c):
-        # wait for chunk[r // (1 << k) * (1 << k) + c] of rank (r - 2) % N
-        _wait(o_ref.at[2 * ((r + 2) % N // 2) + c], received_3)
+        # wait for chunk[r ^ c] of rank (r ^ 1 << k) % N
+        _wait(o_ref.at[(r ^ 2) % N ^ c], received_1.at[1])
 
     @pl.loop(0, 2)
     def _(c):
         # wait until the chunk has left
-        _wait(x_ref.at[2 * ((r ^ 2) // 2) + c], done)
-
-    @pl.when(r % 2 == 0)
-    def _():
-        # wait until the chunk has left
-        _wait(slots_0_ref.at[0, 1], done)
-
-    @pl.when(r % 2 == 1)
-    def _():
-        # wait until the chunk has left
-        _wait(slots_0_ref.at[0, 0], done)
+        _wait(x_ref.at[r ^ 2 ^ c], done)
 
     # wait until the chunk has left
-    _wait(o_ref.at[r], done)
+    _wait(slots_0_ref.at[0, 1], done)
+    _wait(o_ref.at[r ^ 0], done)
 
     @pl.loop(0, 2)
     def _(c):
         # wait until the chunk has left
-        _wait(o_ref.at[2 * (r // 2) + c], done)
+        _wait(o_ref.at[r ^ c], done)
 
 
 def _transpose(call, x):
@@ -227,15 +164,13 @@ def _transpose(call, x):
 _TRANSPOSE_SPEC = {
     "operand": (4,),
     "result": (4,),
-    "scratch": [(1, 2), (1, 1)],
+    "scratch": [(2, 2)],
     "semaphores": [
         pltpu.SemaphoreType.DMA,  # done
-        pltpu.SemaphoreType.DMA,  # received_0
-        pltpu.SemaphoreType.DMA,  # received_1
-        pltpu.SemaphoreType.DMA,  # received_2
-        pltpu.SemaphoreType.DMA,  # received_3
+        pltpu.SemaphoreType.DMA((2,)),  # received_0
+        pltpu.SemaphoreType.DMA((2,)),  # received_1
     ],
-    "barrier": "tell (r + 2) % 4; tell (r ^ 1) % 4; await 2",
+    "barrier": "tell (r ^ 2) % 4; tell (r ^ 1) % 4; await 2",
     "memory": None,
 }
 
@@ -245,21 +180,17 @@ def _transpose_kernel(
     x_ref,
     o_ref,
     slots_0_ref,
-    slots_1_ref,
     done,
     received_0,
     received_1,
-    received_2,
-    received_3,
     *,
     axes,
 ):
     """The all-reduce, as each rank runs it.
 
-    x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_0_ref: [1, 2, rows, cols];
-    slots_1_ref: [1, 1, rows, cols]
+    x_ref: [4, rows, cols]; o_ref: [4, rows, cols]; slots_0_ref: [2, 2, rows, cols]
     """
-    peer_0 = _device(axes, (r + 2) % N)
+    peer_0 = _device(axes, (r ^ 2) % N)
     peer_1 = _device(axes, (r ^ 1) % N)
 
     # tell the ranks that write here that this one has started
@@ -271,113 +202,84 @@ def _transpose_kernel(
 
     @pl.loop(0, 2)
     def _(c):
-        # send chunk[(r + 2) % N // (1 << k) * (1 << k) + c] to (r - 2) % N, to be
-        # added; k = 1
+        # send chunk[(r ^ 1 << k) % N ^ c] to (r ^ 1 << k) % N, to be added; k = 1
         _send(
-            x_ref.at[2 * ((r + 2) % N // 2) + c],
+            x_ref.at[(r ^ 2) % N ^ c],
             slots_0_ref.at[0, c],
             done,
-            received_0,
+            received_0.at[0],
             peer_0,
         )
 
     @pl.loop(0, 2)
     def _(c):
-        # wait for chunk[(r + 2) % N // (1 << k) * (1 << k) + c] of rank (r - 2) % N
-        _wait(slots_0_ref.at[0, c], received_0)
+        # wait for chunk[(r ^ 1 << k) % N ^ c] of rank (r ^ 1 << k) % N
+        _wait(slots_0_ref.at[0, c], received_0.at[0])
 
     @pl.loop(0, 2)
     def _(c):
-        _add(slots_0_ref.at[0, c], slots_0_ref.at[0, c], x_ref.at[2 * (r // 2) + c])
-
-    @pl.when(r % 2 == 0)
-    def _():
-        # send chunk[(r ^ 1 << k) % N // (1 << k) * (1 << k) + c] to (r ^ 1 << k) % N,
-        # to be added; k = 0
-        _send(slots_0_ref.at[0, 1], slots_1_ref.at[0, 0], done, received_1, peer_1)
-
-    @pl.when(r % 2 == 1)
-    def _():
-        # send chunk[(r ^ 1 << k) % N // (1 << k) * (1 << k) + c] to (r ^ 1 << k) % N,
-        # to be added; k = 0
-        _send(slots_0_ref.at[0, 0], slots_1_ref.at[0, 0], done, received_1, peer_1)
-
-    @pl.when(r % 2 == 0)
-    def _():
-        # wait for chunk[(r ^ 1 << k) % N // (1 << k) * (1 << k) + c] of rank (r ^ 1 <<
-        # k) % N
-        _wait(slots_1_ref.at[0, 0], received_1)
         _add(
-            o_ref.at[((r ^ 1) % N ^ 1) % N],
-            slots_1_ref.at[0, 0],
-            slots_0_ref.at[0, 0],
+            slots_0_ref.at[0, c],
+            slots_0_ref.at[0, c],
+            x_ref.at[((r ^ 2) % N ^ 2) % N ^ c],
         )
 
-    @pl.when(r % 2 == 1)
-    def _():
-        # wait for chunk[(r ^ 1 << k) % N // (1 << k) * (1 << k) + c] of rank (r ^ 1 <<
-        # k) % N
-        _wait(slots_1_ref.at[0, 0], received_1)
-        _add(
-            o_ref.at[((r ^ 1) % N ^ 1) % N],
-            slots_1_ref.at[0, 0],
-            slots_0_ref.at[0, 1],
-        )
+    # send chunk[(r ^ 1 << k) % N ^ c] to (r ^ 1 << k) % N, to be added; k = 0
+    _send(slots_0_ref.at[0, 1], slots_0_ref.at[1, 0], done, received_0.at[1], peer_1)
 
-    # send chunk[((r ^ 4 // (2 << k)) % N ^ 4 // (2 << k)) // (4 // (2 << k)) * (4 // (2
-    # << k)) + c] to (r ^ N // (2 << k)) % N; k = 1
+    # wait for chunk[(r ^ 1 << k) % N ^ c] of rank (r ^ 1 << k) % N
+    _wait(slots_0_ref.at[1, 0], received_0.at[1])
+    _add(
+        o_ref.at[((r ^ 1) % N ^ 1) % N ^ 0],
+        slots_0_ref.at[1, 0],
+        slots_0_ref.at[0, 0],
+    )
+
+    # send chunk[(r ^ 4 // (2 << k)) % N ^ 4 // (2 << k) ^ c] to (r ^ N // (2 << k)) %
+    # N; k = 1
     _send(
-        o_ref.at[(r ^ 1) % N ^ 1],
-        o_ref.at[(r ^ 1) % N ^ 1],
+        o_ref.at[(r ^ 1) % N ^ 1 ^ 0],
+        o_ref.at[(r ^ 1) % N ^ 1 ^ 0],
         done,
-        received_2,
+        received_1.at[0],
         peer_1,
     )
 
-    # wait for chunk[((r ^ 4 // (2 << k)) % N ^ 4 // (2 << k)) // (4 // (2 << k)) * (4
-    # // (2 << k)) + c] of rank (r ^ N // (2 << k)) % N
-    _wait(o_ref.at[((r ^ 1) % N ^ 1) % N ^ 1], received_2)
+    # wait for chunk[(r ^ 4 // (2 << k)) % N ^ 4 // (2 << k) ^ c] of rank (r ^ N // (2
+    # << k)) % N
+    _wait(o_ref.at[((r ^ 1) % N ^ 1) % N ^ 1 ^ 0], received_1.at[0])
 
     @pl.loop(0, 2)
     def _(c):
-        # send chunk[((r + 2) % N ^ 4 // (2 << k)) // (4 // (2 << k)) * (4 // (2 << k))
-        # + c] to (r - 2) % N; k = 0
+        # send chunk[(r ^ 4 // (2 << k)) % N ^ 4 // (2 << k) ^ c] to (r ^ N // (2 << k))
+        # % N; k = 0
         _send(
-            o_ref.at[2 * (((r + 2) % N ^ 2) // 2) + c],
-            o_ref.at[2 * (((r + 2) % N ^ 2) // 2) + c],
+            o_ref.at[(r ^ 2) % N ^ 2 ^ c],
+            o_ref.at[(r ^ 2) % N ^ 2 ^ c],
             done,
-            received_3,
+            received_1.at[1],
             peer_0,
         )
 
     @pl.loop(0, 2)
     def _(c):
-        # wait for chunk[((r + 2) % N ^ 4 // (2 << k)) // (4 // (2 << k)) * (4 // (2 <<
-        # k)) + c] of rank (r - 2) % N
-        _wait(o_ref.at[2 * ((r ^ 2) // 2) + c], received_3)
+        # wait for chunk[(r ^ 4 // (2 << k)) % N ^ 4 // (2 << k) ^ c] of rank (r ^ N //
+        # (2 << k)) % N
+        _wait(o_ref.at[((r ^ 2) % N ^ 2) % N ^ 2 ^ c], received_1.at[1])
 
     @pl.loop(0, 2)
     def _(c):
         # wait until the chunk has left
-        _wait(x_ref.at[2 * ((r + 2) % N // 2) + c], done)
-
-    @pl.when(r % 2 == 0)
-    def _():
-        # wait until the chunk has left
-        _wait(slots_0_ref.at[0, 1], done)
-
-    @pl.when(r % 2 == 1)
-    def _():
-        # wait until the chunk has left
-        _wait(slots_0_ref.at[0, 0], done)
+        _wait(x_ref.at[(r ^ 2) % N ^ c], done)
 
     # wait until the chunk has left
-    _wait(o_ref.at[(r ^ 1) % N ^ 1], done)
+    _wait(slots_0_ref.at[0, 1], done)
+    _wait(o_ref.at[(r ^ 1) % N ^ 1 ^ 0], done)
 
     @pl.loop(0, 2)
     def _(c):
         # wait until the chunk has left
-        _wait(o_ref.at[2 * (((r + 2) % N ^ 2) // 2) + c], done)
+        _wait(o_ref.at[(r ^ 2) % N ^ 2 ^ c], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.

@@ -1,6 +1,7 @@
 """Writes the generated modules of this folder anew: python tests/golden/update.py
 
-Every shipped schedule at 4 ranks (8 on a torus of three sides), one with rolled loops at 16, and one with tables at 64.
+Every shipped schedule at 4 ranks (8 on a torus of three sides), one with rolled loops at 16, and one with tables at 64;
+some with the portable back end.
 `tests/unit/test_golden.py` compares them.
 """
 
@@ -9,23 +10,34 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from shipped import PARAMETERS, settings  # noqa: E402
 
 FOLDER = Path(__file__).parent
 ROLLED = (("all_reduce", 16), ("all_gather_torus", 64))
+PORTABLE = (
+    ("all_gather_bidirectional", 5),
+    ("all_gather_torus", 64),
+    ("all_reduce", 16),
+    ("all_to_all", 4),
+    ("broadcast", 4),
+    ("exchange", 5),
+)
 
 
-def modules() -> dict[str, tuple[str, int]]:
-    """File name → schedule and number of ranks."""
+def modules() -> dict[str, tuple[str, int, str]]:
+    """File name → schedule, number of ranks, back end."""
     cases = [(name, 4 if settings(name, 4) else 8) for name in PARAMETERS] + [*ROLLED]
-    return {f"{name}_{ranks}.py": (name, ranks) for name, ranks in cases}
+    found = {f"{name}_{ranks}.py": (name, ranks, "pallas") for name, ranks in cases}
+    return found | {f"{name}_{ranks}_xla.py": (name, ranks, "xla") for name, ranks in PORTABLE}
 
 
-def generate(name: str, ranks: int) -> str:
-    """The text of a kernel module."""
+def generate(name: str, ranks: int, backend: str = "pallas") -> str:
+    """The text of a module."""
+    if backend == "xla":
+        return compile_portable(open_schedule(name, settings(name, ranks))).source
     return compile_schedule(open_schedule(name, settings(name, ranks))).source
 
 
@@ -34,8 +46,8 @@ def main() -> None:
     for file in FOLDER.glob("*_*.py"):
         if file.name not in expected:
             file.unlink()
-    for file_name, (name, ranks) in expected.items():
-        (FOLDER / file_name).write_text(generate(name, ranks), encoding="utf-8")
+    for file_name, case in expected.items():
+        (FOLDER / file_name).write_text(generate(*case), encoding="utf-8")
 
 
 if __name__ == "__main__":

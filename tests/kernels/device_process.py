@@ -24,7 +24,8 @@ def main() -> None:
     warnings.simplefilter("error")
     import ringsched  # noqa: F401  before jax starts
 
-    sys.path.insert(0, str(Path(__file__).parent))
+    folder = Path(__file__).parent
+    sys.path[:0] = [str(folder), str(folder.parent)]
     import jax
 
     jax.config.update("jax_num_cpu_devices", DEVICES)

@@ -57,6 +57,14 @@ TORUS_SCATTER = """\
   - {for: s in 0 .. X - 2, do: [{send: 'chunk[(x - s - 1) % X, y]', to: [x + 1, y], op: reduce}]}
 """
 CHAIN = "  - {for: s in 0 .. N - 2, do: [{send: chunk, to: r + 1, when: r == s}]}\n"
+# Once around along x comes back one further along y: one circle through all ranks.
+TWISTED = {**TORUS, "topology": "torus: [X, Y], twist: {x: [0, 1]}"}
+TWISTED_GATHER = """\
+  - for: s in 0 .. X * Y - 2
+    do:
+      - send: chunk[(x - s) % X, (y + (x - s) // X) % Y]
+        to: [x + 1, y]
+"""
 RIGHT = {
     "all_gather": text("all_gather", GATHER, **RING),
     "reduce_scatter": text("reduce_scatter", SCATTER, **RING),
@@ -66,9 +74,10 @@ RIGHT = {
     "shift": text("shift", "  - {send: 'chunk[r]', to: r + 1}\n", "{permute: (r + 1) % N}", **RING),
     "torus_gather": text("torus_gather", TORUS_GATHER, "all_gather", **TORUS),
     "torus_scatter": text("torus_scatter", TORUS_SCATTER, "reduce_scatter", **TORUS),
+    "torus_twisted": text("torus_twisted", TWISTED_GATHER, "all_gather", **TWISTED),
     "broadcast": text("broadcast", CHAIN, **{**RING, "topology": "line: N", "chunks": "[2]"}),
 }
-SYMMETRIC = sorted(set(RIGHT) - {"broadcast"})
+SYMMETRIC = sorted(set(RIGHT) - {"broadcast", "torus_twisted"})
 SIZES = [{"N": 3}, {"N": 4}, {"N": 5}]
 TORUS_SIZES = [{"X": 3, "Y": 2}, {"X": 2, "Y": 4}, {"X": 2, "Y": 2}, {"X": 3, "Y": 3}]
 

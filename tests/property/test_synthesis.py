@@ -86,6 +86,18 @@ def test_the_file_says_what_was_planned(kind: PlanKind, where: str, tmp_path: Pa
     assert (len(flat.steps), loads_of(flat).units) == (made.steps, made.units)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(topology=topologies(), where=st.sampled_from(["", "mesh:2x3", "torus:2x4", "torus:3x3", "ring:5", "line:3"]))
+@QUICK
+def test_tables_say_the_same(kind: PlanKind, topology: Topology, where: str) -> None:
+    network = network_of(parse_topology(where) if where else topology)
+    plan = plan_of(network, kind, bound_of(network, kind), root=0, parts=2, seed=0)
+    flat = flatten(schedule_of(plan, pinned=0))
+    assert flat.schedule.tables
+    assert findings_of(flat) == ()
+    assert loads_of(flat).steps == loads_of(flatten(schedule_of(plan))).steps
+
+
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 

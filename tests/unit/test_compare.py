@@ -13,7 +13,7 @@ from ringsched.commands import compare
 from ringsched.commands.compare import Compared, Figures, Module, comparison_text, figures_of, open_other
 from ringsched.diagnostics import Diagnostic, DiagnosticError
 from ringsched.operand import Operand, parse_operands
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 from ringsched.target.aot import TargetError
 from ringsched.target.report import TargetReport
 
@@ -135,6 +135,13 @@ def test_other_python_files(tmp_path: Path, text: str, message: str) -> None:
     file.write_text(text, encoding="utf-8")
     found = refused(file)
     assert found.code == "RS613" and message in found.message
+
+
+def test_modules_without_a_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "k.py"
+    file.write_text(compile_portable(open_schedule("all_gather")).source, encoding="utf-8")
+    found = refused(file)
+    assert found.code == "RS613" and found.message == f"{file} has no TPU kernel: it was written with --backend xla"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from shipped import DOUBLING, RINGS, settings
 
-from ringsched.pipeline import compile_schedule, open_schedule
+from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 from ringsched.schedule.loader import shipped_names
 
 FOLDER = Path(__file__).parents[1] / "golden"
+
+
+MULTIPLYING = [name for name in shipped_names() if "matmul" in name or "mlp" in name]
 
 
 def _update() -> Any:
@@ -27,7 +30,7 @@ def _update() -> Any:
 
 
 update = _update()
-MODULES: dict[str, tuple[str, int]] = update.modules()
+MODULES: dict[str, tuple[str, int, str]] = update.modules()
 
 
 def ruff(*arguments: str) -> str:
@@ -90,6 +93,12 @@ def written(folder: Path) -> str:
             if parameters is not None:
                 text = compile_schedule(open_schedule(name, parameters), debug=ranks in (12, 24)).source
                 (folder / f"{name}_{ranks}.py").write_text(text, encoding="utf-8")
+            if parameters is not None and name not in MULTIPLYING:
+                text = update.generate(name, ranks, "xla")
+                (folder / f"{name}_{ranks}_xla.py").write_text(text, encoding="utf-8")
+    for path in sorted((FOLDER.parent / "xla").glob("*.yaml")):
+        text = compile_portable(open_schedule(path)).source
+        (folder / f"{path.stem}_xla.py").write_text(text, encoding="utf-8")
     return str(folder)
 
 

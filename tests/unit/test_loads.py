@@ -155,3 +155,19 @@ def test_a_torus_of_1024_ranks_takes_little_time() -> None:
     found: Loads = loads_of(made)
     assert found.units == 31 + 16 * 32
     assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+@pytest.mark.parametrize(
+    "name", ["all_gather_bruck", "all_gather_doubling", "all_reduce_halving_doubling", "all_to_all_bruck"]
+)
+def test_the_links_of_every_rank_are_counted_where_transfers_are_routed(name: str, ranks: int) -> None:
+    """Ranks that are alike up to a flip of bits, and ways round a ring that differ halfway round."""
+    made = flatten(open_schedule(name, {"N": ranks}))
+    found = loads_of(made)
+    for number, counts in enumerate(found.steps):
+        every: Counter[tuple[int, int]] = Counter()
+        for move in Resolver(made).step(number):
+            for hop in made.topology.route(move.sender, move.receiver):
+                every[hop] += len(move.chunks)
+        assert found.everywhere(counts) == every

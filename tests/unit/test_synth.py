@@ -10,6 +10,7 @@ import pytest
 
 from ringsched.diagnostics import DiagnosticError, InternalError
 from ringsched.schedule.flat import flatten
+from ringsched.schedule.loader import load
 from ringsched.schedule.schedule import Schedule, Speed, Step
 from ringsched.synth.bounds import bound_of
 from ringsched.synth.gather import ring_of
@@ -73,6 +74,7 @@ def test_all_reduce_on_a_mesh_is_near_the_bound() -> None:
 def test_a_stream_of_parts_takes_as_many_steps_as_the_narrowest_cut_and_the_distance() -> None:
     found = synthesise(parse_topology("mesh:3x3"), "broadcast", root=4, parts=10)
     assert (found.steps, found.units) == (6, 9 * Fraction(6, 10))  # 10 / 2 parts, and one hop more
+    assert synthesise(parse_topology("mesh:2"), "broadcast").steps == 1  # no parts where they do no good
     short = synthesise(parse_topology("mesh:3x3"), "broadcast", root=4, parts=1)
     assert (short.steps, short.units) == (2, 18)
 
@@ -104,6 +106,10 @@ def test_a_file_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringsched.synth.write.MAX_BYTES", size - 1)
     with pytest.raises(DiagnosticError, match=r"RS241: the schedule is too large: its file would have"):
         text_of(schedule_)
+    monkeypatch.undo()
+    monkeypatch.setattr("ringsched.synth.write.MAX_NODES", 20_005)
+    with pytest.raises(DiagnosticError, match=r"RS241: .* 8 entries in 1 tables"):
+        text_of(replace(schedule_, tables=(("far", (1,) * 8),)))
     with pytest.raises(DiagnosticError, match=r"RS241: .* it has over 500,000 transfers"):
         synthesise(parse_topology("mesh:32x32"), "all_to_all")
 
@@ -138,6 +144,40 @@ def test_parts_in_a_row_are_one_transfer() -> None:
     gap = (Move(0, 1, (0, 0)), Move(0, 1, (0, 2)))
     plan = Plan(network=line, kind="all_gather", dims=(2, 3), size=Fraction(1, 3), steps=(gap,), how="")
     assert transfers(schedule_of(plan)) == 2
+
+
+def test_large_plans_are_tables(tmp_path: Path) -> None:
+    mesh = network("mesh:2x3")
+    plan = plan_of(mesh, "all_to_all", bound_of(mesh, "all_to_all"), root=0, parts=1, seed=0)
+    schedule_ = schedule_of(plan, pinned=plan.transfers - 1)
+    file = tmp_path / "made.yaml"
+    file.write_text(text_of(schedule_), encoding="utf-8")
+    assert load(file) == schedule_
+    transfer = """\
+      - send: chunk[y_up_to_0[s * 6 + r] // 6, y_up_to_0[s * 6 + r] % 6]
+        to: [x, y + 1]
+        when: y_up_to_0[s * 6 + r] >= 0
+"""
+    assert transfer in file.read_text(encoding="utf-8")
+    assert schedule_of(plan, pinned=plan.transfers).tables == ()
+
+
+def test_tables_hold_as_many_steps_as_they_may() -> None:
+    mesh = network("mesh:4x8")
+    plan = plan_of(mesh, "all_to_all", bound_of(mesh, "all_to_all"), root=0, parts=1, seed=0)
+    tables = schedule_of(plan).tables
+    assert plan.transfers > 2_000 and len(plan.steps) == 64
+    assert {len(table) for _, table in tables} == {31 * 32, 2 * 32}
+    assert [name for name, _ in tables][:3] == ["x_down_to_0", "x_up_to_0", "y_down_to_0"]
+
+
+def test_two_chunks_over_a_link_in_a_step_have_two_tables() -> None:
+    line = network("line:2")
+    moves = tuple(Move(0, 1, (0, part)) for part in range(2))
+    plan = Plan(network=line, kind="all_gather", dims=(2, 2), size=Fraction(1, 2), steps=(moves,), how="")
+    assert schedule_of(plan, pinned=0).tables == (("r_up_to_0", (0, -1)),)
+    other = replace(plan, steps=((moves[0], Move(0, 1, (1, 1))),))
+    assert schedule_of(other, pinned=0).tables == (("r_up_to_part_0", (0, -1)), ("r_up_to_part1_0", (3, -1)))
 
 
 def transfers(schedule_: Schedule) -> int:

@@ -1,0 +1,215 @@
+"""Irregular and crowded schedules: few statements for all ranks, which look up what each one does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ringsched.lower import tabled
+from ringsched.lower.lanes import find_lanes
+from ringsched.lower.pinned import looked_up
+from ringsched.pipeline import Proven, open_schedule, prove
+from ringsched.program.expand import expand
+from ringsched.program.program import Instruction, Loop, Program, Send, Wait, WaitDma, When
+from ringsched.program.tables import tables_of
+from ringsched.schedule.flat import flatten
+from ringsched.schedule.loader import load
+from ringsched.schedule.schedule import Schedule
+from ringsched.synth.place import parse_topology
+from ringsched.synth.search import synthesise
+from ringsched.verify.dataflow import findings_of
+from ringsched.verify.hazards import check_hazards
+from ringsched.verify.values import check_values
+
+
+def made(kind: str, where: str) -> Schedule:
+    """A list of pinned transfers."""
+    schedule = synthesise(parse_topology(where), kind).schedule  # type: ignore[arg-type]
+    assert isinstance(schedule, Schedule)
+    return schedule
+
+
+def count(body: tuple[Instruction, ...]) -> int:
+    return sum(1 + count(i.body) if isinstance(i, Loop | When) else 1 for i in body)
+
+
+def ok(proven: Proven, program: Program) -> bool:
+    """As the compiler checks it."""
+    expansion = expand(program)
+    if not check_hazards(expansion.execution, calls=2).ok:
+        return False
+    return not check_values(expansion, proven.flat.promise, None)
+
+
+PINNED = [
+    ("all_gather", "mesh:2x4"),
+    ("reduce_scatter", "mesh:2x4"),
+    ("all_reduce", "mesh:2x3"),
+    ("all_gather", "mesh:3x3"),
+    ("all_to_all", "mesh:2x3"),
+    ("broadcast", "mesh:2x4"),
+    ("all_gather", "links:0-1,1-2,2-3,3-0,0-2,3-4,4-5"),
+    ("all_reduce", "line:6"),
+]
+
+
+@pytest.mark.parametrize(("kind", "where"), PINNED)
+def test_pinned_transfers_become_tables(kind: str, where: str) -> None:
+    """Code is small, whatever the number of transfers; the checks hold for every rank, with no symmetry."""
+    schedule = made(kind, where)
+    proven = prove(schedule)
+    program = proven.lowered.program
+    assert tables_of(program)
+    transfers = sum(len(step) for step in proven.flat.steps)
+    assert transfers >= 24
+    assert sum(isinstance(i, Send) for i in flattened(program.body)) < transfers
+    assert ok(proven, program)
+
+
+def flattened(body: tuple[Instruction, ...]) -> list[Instruction]:
+    return [j for i in body for j in (i, *(flattened(i.body) if isinstance(i, Loop | When) else ()))]
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(("kind", "where"), PINNED)
+def test_the_same_transfers(kind: str, where: str, single: bool) -> None:
+    """What is looked up is what was pinned: data flow, and who sends what to whom in each step."""
+    flat = flatten(made(kind, where))
+    changed, ends = looked_up(flat, single=single)
+    assert findings_of(changed) == ()
+    assert moves(find_lanes(changed, symmetric=False, ends=ends)) == moves(find_lanes(flat, symmetric=False))
+
+
+def moves(lanes: object) -> list[list[tuple[int, int, tuple[int, ...], str]]]:
+    """Chunk by chunk."""
+    from ringsched.lower.lanes import Lanes, sent_pieces
+    from ringsched.lower.places import members
+
+    assert isinstance(lanes, Lanes)
+    steps = []
+    for uses in lanes.uses:
+        step = []
+        for use in uses:
+            op = lanes.lanes[use.lane].statement.op
+            for sender in use.senders:
+                for value in use.values:
+                    for piece in sent_pieces(lanes, use, sender, value):
+                        for chunk in members(lanes.flat.promise.dims, piece):
+                            step.append((sender, lanes.receiver(use, sender), chunk, op))
+        steps.append(sorted(step))
+    return steps
+
+
+def without(body: tuple[Instruction, ...], number: int) -> tuple[tuple[Instruction, ...], int]:
+    """The body less its `number`-th wait or send, and how many are left to skip."""
+    kept: list[Instruction] = []
+    for i in body:
+        if isinstance(i, Loop | When):
+            inner, number = without(i.body, number)
+            i = replace(i, body=inner)
+        elif isinstance(i, Wait | WaitDma | Send):
+            number -= 1
+            if number == -1:
+                continue
+        kept.append(i)
+    return tuple(kept), number
+
+
+@pytest.mark.parametrize(("kind", "where"), [("all_gather", "mesh:2x4"), ("reduce_scatter", "mesh:2x3")])
+def test_nothing_is_superfluous(kind: str, where: str) -> None:
+    """Each wait and each send is missed."""
+    proven = prove(made(kind, where))
+    program = proven.lowered.program
+    total = len(leaves(program.body))
+    assert total > 10
+    for number in range(0, total, 1 + total // 20):
+        assert not ok(proven, replace(program, body=without(program.body, number)[0])), number
+
+
+def test_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few semaphores there are several phases; without the barrier between two of them it races."""
+    monkeypatch.setattr(tabled, "SEMAPHORE_BUDGET", 8 + 5)
+    proven = prove(made("all_gather", "mesh:2x4"))
+    program = proven.lowered.program
+    assert program.semaphore("received").count <= 5
+    assert program.semaphore("phase").count >= 1
+    assert ok(proven, program)
+    waits = [n for n, i in enumerate(leaves(program.body)) if isinstance(i, Wait) and i.semaphore.semaphore == "phase"]
+    assert waits
+    for number in waits:
+        assert not ok(proven, replace(program, body=without(program.body, number)[0]))
+
+
+def leaves(body: tuple[Instruction, ...]) -> list[Instruction]:
+    """Waits and sends, in the order in which `without` counts them."""
+    found: list[Instruction] = []
+    for i in body:
+        if isinstance(i, Loop | When):
+            found += leaves(i.body)
+        elif isinstance(i, Wait | WaitDma | Send):
+            found.append(i)
+    return found
+
+
+def test_too_few_semaphores_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ringsched.diagnostics import DiagnosticError
+
+    monkeypatch.setattr(tabled, "SEMAPHORE_BUDGET", 8 + 1)
+    with pytest.raises(DiagnosticError) as error:
+        prove(made("all_gather", "mesh:2x4"))
+    assert error.value.diagnostics[0].code == "RS607"
+
+
+@pytest.mark.parametrize("name", ["all_gather_torus", "reduce_scatter_torus", "all_to_all_torus"])
+def test_crowded_tori(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More transfers than semaphores: tables by step, proven from rank 0, and from every rank."""
+    from ringsched.lower import lower
+
+    monkeypatch.setattr(lower, "DEDICATED_SEMAPHORES", 12)
+    monkeypatch.setattr(tabled, "SEMAPHORE_BUDGET", 8 + 20)
+    proven = prove(open_schedule(name, {"X": 4, "Y": 4}))
+    program = proven.lowered.program
+    assert program.semaphore("received").count <= 20
+    assert proven.symmetric and expand(program).execution.symmetric
+    full = expand(program, symmetric=False)
+    assert check_hazards(full.execution, calls=2).ok
+    assert not check_values(full, proven.flat.promise, None)
+
+
+def test_large_tori_take_few_lines() -> None:
+    """The text does not grow with the square of the side."""
+    sizes = []
+    for side in (20, 24):
+        proven = prove(open_schedule("all_gather_torus", {"X": side, "Y": side}))
+        sizes.append(count(proven.lowered.program.body))
+        assert max(map(len, tables_of(proven.lowered.program))) >= side * side // 4 - 1
+    assert sizes[1] <= sizes[0] + 8
+    assert sizes[0] < 20 * 20
+
+
+def test_loops_with_tables_are_what_they_roll_up() -> None:
+    """Rolled, or a step at a time: the same trace."""
+    text = """\
+schedule: t
+collective: all_gather
+topology: {torus: [8, 8]}
+chunks: [8, 8, 4]
+steps:
+  - synth: all_gather
+lowering: {unroll: UNROLL}
+"""
+    rolled, flat = (
+        prove(load("t.yaml", text.replace("UNROLL", word))).lowered.program  # type: ignore[type-var]
+        for word in ("false", "true")
+    )
+    assert any(isinstance(i, Loop) for i in rolled.body)
+    assert not any(isinstance(i, Loop) for i in flat.body)
+    assert expand(rolled).execution == expand(flat).execution
+
+
+def test_sizes_of_tables() -> None:
+    """A row for each step, with a number for each rank."""
+    program = prove(made("all_gather", "mesh:2x4")).lowered.program
+    assert all(math.gcd(len(table), 8) == 8 or len(table) < 8 for table in tables_of(program))
