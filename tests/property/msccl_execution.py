@@ -59,12 +59,16 @@ class Algorithm:
         self.code = [[_Step(s) for s in steps] for _, _, steps in self.blocks]
         self.places = [{step.number: place for place, step in enumerate(steps)} for steps in self.code]
         self.flagged = any(step.flagged for steps in self.code for step in steps)  # else the writer does not say it
-        shared = self.coll in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+        shared = self.coll in ("allgather", "reducescatter", "alltoall")
         if self.total < 1 or (shared and self.total % self.ranks):
             raise Fault("sizes")
         self.share = self.total // self.ranks if shared else self.total
         if self.coll in ("gather", "scatter"):
-            self.total, self.share = self.share * self.ranks, self.share
+            # Some writers count a rank's chunks, others those of the root; the rank's buffer tells them apart.
+            small = max(self.sizes[rank, "i" if self.coll == "gather" else "o"] for rank in range(self.ranks))
+            rank_counts = self.total == small or self.total % self.ranks
+            self.share = self.total if rank_counts else self.total // self.ranks
+            self.total = self.share * self.ranks
         source = random.Random(seed)
         self.input = {
             (rank, i): source.getrandbits(40) for rank in range(self.ranks) for i in range(self.length(rank, "i"))
@@ -141,7 +145,6 @@ Hold = tuple[int, int]  # a block that stays before a step as long as another on
 class _Run:
     def __init__(self, algorithm: Algorithm, depth: int | None, flags: bool) -> None:
         self.algorithm, self.depth, self.flags = algorithm, depth, flags
-        self.garbage = random.Random(algorithm.seed + 1)
         self.memory = {algorithm.alias(rank, "i", i): value for (rank, i), value in algorithm.input.items()}
         self.at = [0] * len(algorithm.blocks)
         self.signalled = [-1] * len(algorithm.blocks)
@@ -164,6 +167,13 @@ class _Run:
             return "left over"
         wanted = self.algorithm.wanted()
         return None if all(self.memory.get(a) == value for a, value in wanted.items()) else "values"
+
+    def copied(self) -> _Run:
+        other = _Run(self.algorithm, self.depth, self.flags)
+        other.memory, other.users = dict(self.memory), dict(self.users)
+        other.at, other.signalled = list(self.at), list(self.signalled)
+        other.flying = {connection: deque(queue) for connection, queue in self.flying.items()}
+        return other
 
     def unfinished(self) -> list[int]:
         return [b for b, steps in enumerate(self.algorithm.code) if self.at[b] < len(steps)]
@@ -229,7 +239,10 @@ class _Run:
             self.flying.setdefault(self.connection(block, "send"), deque()).append(result)
 
     def load(self, address: tuple[int, str, int]) -> int:
-        return self.memory.setdefault(address, self.garbage.getrandbits(40))
+        """What nothing has written is something, and the same in every run."""
+        if address not in self.memory:
+            self.memory[address] = random.Random(f"{self.algorithm.seed} {address}").getrandbits(40)
+        return self.memory[address]
 
 
 def depths(algorithm: Algorithm, extra: int | None) -> list[int | None]:
@@ -248,31 +261,37 @@ def attempts(algorithm: Algorithm, seeds: int) -> Iterator[tuple[Choice, Hold | 
 
 def every_order(algorithm: Algorithm, depth: int | None, limit: int = 20_000) -> set[str | None] | None:
     """The outcomes of all orders of turns; None where there are more than `limit` states on the way."""
-    outcomes: set[str | None] = set()
+    ends = every_end(algorithm, depth, limit)
+    return None if ends is None else {outcome for outcome, _ in ends}
+
+
+End = tuple[str | None, tuple[object, ...]]
+
+
+def every_end(algorithm: Algorithm, depth: int | None, limit: int) -> set[End] | None:
+    """All ends that there are: the outcome, and what memory holds."""
+    found: set[End] = set()
     seen: set[tuple[object, ...]] = set()
-    waiting: list[list[int]] = [[]]
+    waiting = [_Run(algorithm, depth, False)]
     while waiting:
-        prefix = waiting.pop()
-        run = _Run(algorithm, depth, False)
-        try:
-            for block in prefix:
-                run.step(block)
-            unfinished = run.unfinished()
-            able = [b for b in unfinished if run.able(b)]
-        except Fault as fault:
-            outcomes.add(str(fault))
-            continue
-        flying = tuple((c, tuple(map(tuple, q))) for c, q in sorted(run.flying.items()))
-        state = (tuple(run.at), tuple(sorted(run.memory.items())), flying)
+        run = waiting.pop()
+        memory = tuple(sorted(run.memory.items()))
+        state = (tuple(run.at), memory, tuple((c, tuple(map(tuple, q))) for c, q in sorted(run.flying.items())))
         if state in seen:
             continue
         seen.add(state)
         if len(seen) > limit:
             return None
+        try:
+            unfinished = run.unfinished()
+            able = [b for b in unfinished if run.able(b)]
+            for block in able:
+                other = run.copied()
+                other.step(block)
+                waiting.append(other)
+        except Fault as fault:
+            found.add((str(fault), ()))
+            continue
         if not able:
-            try:
-                outcomes.add("hang" if unfinished else run.go(first, None))
-            except Fault as fault:
-                outcomes.add(str(fault))
-        waiting.extend([*prefix, block] for block in able)
-    return outcomes
+            found.add(("hang", ()) if unfinished else (run.go(first, None), memory))
+    return found
