@@ -1,9 +1,11 @@
 """What `ringsched synth` reaches, beside the bounds and the goals: steps, units, and the time it takes.
 
-    python benchmarks/synthesis.py [--only mesh]
+    python benchmarks/synthesis.py [--only mesh] [--xml FOLDER]
 
-Prints a Markdown table; docs/synthesis.md has it. Seconds are those of one call in a process that has
-started: bound, search or construction, and the data-flow check. `--only`: rows whose topology begins so.
+Prints Markdown tables; docs/synthesis.md has them. Seconds are those of one call in a process that has
+started: bound, search or construction, and the data-flow check. `--only`: rows whose topology begins so, and no others.
+The second table has whole processes: `ringsched verify` of large schedules, and `ringsched import msccl` of each file of
+the folder that `--xml` names, of which the slowest is shown.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
+import sys
 import time
 from fractions import Fraction
+from pathlib import Path
 
 from ringsched.synth.place import parse_topology
 from ringsched.synth.plan import PlanKind
@@ -52,7 +57,9 @@ CASES: list[tuple[PlanKind, str, Fraction | None]] = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
-    only = parser.parse_args().only
+    parser.add_argument("--xml", type=Path, default=None, help="a folder of MSCCL XML files")
+    options = parser.parse_args()
+    only = options.only
     synthesise(parse_topology("mesh:2x2"), "all_gather")  # imports
     print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}\n")
     print("| collective | topology | bound: units (steps) | reached: units (steps) | above | seconds |")
@@ -71,6 +78,42 @@ def main() -> None:
             f"| {shown(found.units)} ({found.steps}) | {100 * float(above):.1f} %{missed} | {seconds:.2f} |",
             flush=True,
         )
+
+    if not only:
+        whole_processes(options.xml)
+
+
+PROCESSES = [  # command, and the most seconds that are allowed
+    ("verify all_gather_torus --set X=16 --set Y=16", 5),
+    ("verify reduce_scatter_torus --set X=16 --set Y=16", 5),
+    ("verify all_reduce_torus --set X=16 --set Y=16", 5),
+    ("verify all_gather_torus --set X=32 --set Y=32", 20),
+    ("verify reduce_scatter_torus --set X=32 --set Y=32", 20),
+    ("verify all_reduce_torus --set X=32 --set Y=32", 20),
+    ("verify all_reduce_halving_doubling --set N=256", 2),
+]
+
+
+def whole_processes(folder: Path | None) -> None:
+    print("\n| command | seconds | goal |")
+    print("|---|---|---|")
+    for command, goal in PROCESSES:
+        print(f"| `ringsched {command}` | {seconds(command.split()):.2f} | {goal} |", flush=True)
+    files = sorted(folder.glob("*.xml")) if folder is not None else []
+    if files:
+        slowest = max(seconds(["import", "msccl", str(file), "--json"]) for file in files)
+        print(f"| `ringsched import msccl`, the slowest of {len(files)} files | {slowest:.2f} | 1 |")
+
+
+def seconds(arguments: list[str]) -> float:
+    """Of one process, the faster of two; it must not find a bug."""
+    found = []
+    for _ in range(2):
+        start = time.perf_counter()
+        result = subprocess.run([sys.executable, "-m", "ringsched", *arguments], capture_output=True, check=False)
+        found.append(time.perf_counter() - start)
+        assert result.returncode in (0, 1), result.stderr.decode()
+    return min(found)
 
 
 if __name__ == "__main__":
