@@ -513,11 +513,11 @@ _code(
 _code(
     "RS220",
     "steps that cannot be made",
-    "`synth:` makes the steps of an all-gather, a reduce-scatter or an all-to-all for a ring or torus, the same at "
-    "every rank. It needs chunks that are numbered by the coordinates of their owners, and at most one more dimension, "
-    "the parts of a shard.",
-    "On other links, or for other chunks, there is no such schedule; `ringsched synth` searches for one there.",
-    "topology: {mesh: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
+    "`synth:` makes steps for chunks that are numbered by the coordinates of their owners, with at most one more "
+    "dimension, the parts of a shard. On rings and tori they are constructed; elsewhere they are searched for, which "
+    "takes too long for many ranks.",
+    "For other chunks there are no such steps.",
+    "topology: {torus: [X, Y]}\nchunks: [X * Y]\nsteps:\n  - synth: all_gather",
     "topology: {torus: [X, Y]}\nchunks: [X, Y]\nsteps:\n  - synth: all_gather",
 )
 

@@ -8,6 +8,9 @@ PARAMETERS = {name: tuple(p.name for p in open_schedule(name).parameters) for na
 RINGS = tuple(name for name, parameters in PARAMETERS.items() if parameters == ("N",))
 DOUBLING = tuple(name for name in RINGS if name.endswith(("_doubling", "_halving", "_swing")))
 SINGLE = tuple(name for name in shipped_names() if name not in CHAINS)  # everything but chains
+MADE = tuple(  # by the compiler; some use others
+    name for name in SINGLE if name.endswith(("_torus", "_torus_3d", "_mesh"))
+)
 SIDES = {4: (2, 2), 6: (2, 3), 8: (2, 4), 9: (3, 3), 12: (3, 4), 16: (4, 4), 64: (8, 8)}
 CUBES = {8: (2, 2, 2), 12: (2, 2, 3), 18: (2, 3, 3), 64: (4, 4, 4)}
 

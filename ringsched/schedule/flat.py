@@ -16,6 +16,7 @@ from typing import assert_never
 from ringsched.collectives import Promise, promise_of
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label, Span
 from ringsched.expr import EvaluationError, Expr, Int, Var, binary, flipping, integer, names, substitute
+from ringsched.schedule.made import CannotMake, made
 from ringsched.schedule.schedule import (
     Beside,
     ChunkRef,
@@ -30,7 +31,6 @@ from ringsched.schedule.schedule import (
     Transfer,
     Use,
 )
-from ringsched.schedule.statements import statements
 from ringsched.topology import Topology, evaluation_diagnostic, topology_of
 
 MAX_TRANSFERS = 1_000_000
@@ -196,29 +196,21 @@ def _used(use: Use, scope: _Scope) -> _Used:
 
 def _constructed(item: Synth, scope: _Scope) -> tuple[Item, ...]:
     """The steps that `synth:` stands for; RS220 where there are none for this topology or these chunks."""
-    topology = scope.promise.topology
-    owners = topology.sides * (2 if item.kind == "all_to_all" else 1)
-    dims = _visible(scope.on, scope.env, scope.promise.dims)
-    reason = None
-    if not topology.wraps or topology.twist:
-        this = "a twisted torus" if topology.twist else "of links" if topology.kind == "links" else f"a {topology.kind}"
-        reason = f"it is for a ring or torus, and this is {this}"
-    elif dims[: len(owners)] != owners or len(dims) > len(owners) + 1:
-        reason = f"it is for chunks {list(owners)}, or these and one more dimension, and there are {list(dims)}"
-    if reason:
-        diagnostic = Diagnostic(
-            code="RS220",
-            message=f"`synth: {item.kind}` cannot be made: {reason}",
-            primary=Label(span=item.span) if item.span else None,
-            counterexample=scope.env or None,
-            help="number the chunks by the coordinates of their owners; `ringsched synth` has schedules for any links",
-        )
-        raise DiagnosticError([diagnostic])
     var = "s"
     while var in scope.bound or var in scope.names:
         var += "_"
-    split = len(dims) > len(owners)
-    return statements(item.kind, topology, dims[-1] if split else 1, split=split, var=var)
+    dims = _visible(scope.on, scope.env, scope.promise.dims)
+    try:
+        return made(item.kind, scope.promise.topology, dims, scope.promise.root, var)
+    except CannotMake as problem:
+        diagnostic = Diagnostic(
+            code="RS220",
+            message=f"`synth: {item.kind}` cannot be made: {problem}",
+            primary=Label(span=item.span) if item.span else None,
+            counterexample=scope.env or None,
+            help="number the chunks by the coordinates of their owners; a last dimension gives the parts of a shard",
+        )
+        raise DiagnosticError([diagnostic]) from None
 
 
 def _variables(items: tuple[Item, ...]) -> list[str]:

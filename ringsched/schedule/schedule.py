@@ -7,7 +7,7 @@
     loop       ::= for VAR in FIRST .. LAST: item …    both ends included
     use        ::= another Schedule, on a part of the chunks
     beside     ::= use …                               the n-th steps of all of them form one step
-    made       ::= synth: all_gather | reduce_scatter | all_to_all      on a ring or torus, by the compiler
+    made       ::= synth: KIND                         steps that the compiler makes for these links
     transfer   ::= send chunk[index, …] [each VAR in FIRST .. LAST] [from rank] to rank op [when condition …]
     chain      ::= name topology params activation link …    schedules that multiply, one after the other in each layer
     link       ::= another Schedule [epilogue]
@@ -126,12 +126,12 @@ class Beside:
     span: Span | None = field(default=None, compare=False)
 
 
-Constructed = Literal["all_gather", "reduce_scatter", "all_to_all"]
+Constructed = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synth:
-    """The steps that `construct` makes for this ring or torus; they keep every link busy. See construct.py."""
+    """The steps that the compiler makes for these links; see made.py."""
 
     kind: Constructed
     span: Span | None = field(default=None, compare=False)

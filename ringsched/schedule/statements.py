@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ringsched.diagnostics import InternalError
 from ringsched.expr import Expr, Int, Lookup, Var, binary, lookups
 from ringsched.schedule.construct import Construction, Move, Place, backwards, exchange, spread
 from ringsched.schedule.schedule import ChunkRef, Constructed, Item, Loop, Op, Range, Rank, Slice, Step, Transfer
@@ -18,7 +19,7 @@ SHORTEST = 3  # steps that make a loop worth its while
 
 
 def construction(kind: Constructed, sides: tuple[int, ...], parts: int) -> Construction:
-    """See construct.py."""
+    """See construct.py; of an all-gather, a reduce-scatter or an all-to-all."""
     match kind:
         case "all_gather":
             return spread(sides, parts)
@@ -26,6 +27,8 @@ def construction(kind: Constructed, sides: tuple[int, ...], parts: int) -> Const
             return backwards(spread(sides, parts))
         case "all_to_all":
             return exchange(sides, parts)
+        case _:
+            raise InternalError(f"{kind} is not constructed")
 
 
 def statements(

@@ -100,9 +100,9 @@ class BesideModel(Model):
 
 
 class SynthModel(Model):
-    """Steps that the compiler makes for a ring or torus; they keep every link busy."""
+    """Steps that the compiler makes for these links."""
 
-    synth: Literal["all_gather", "reduce_scatter", "all_to_all"]
+    synth: Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
 
 
 # the tags are in angle brackets so that they cannot be mistaken for keys of the file in an error's location
