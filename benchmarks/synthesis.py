@@ -4,8 +4,8 @@
 
 Prints Markdown tables; docs/synthesis.md has them. Seconds are those of one call in a process that has
 started: bound, search or construction, and the data-flow check. `--only`: rows whose topology begins so, and no others.
-The second table has whole processes: `ringsched verify` of large schedules, and `ringsched import msccl` of each file of
-the folder that `--xml` names, of which the slowest is shown.
+The second table has whole processes: `ringsched verify` of large schedules, and `ringsched import msccl` of each file
+of the folder that `--xml` names, of which the slowest is shown.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ringsched.closures import Environment, Getter, compiled
 from ringsched.collectives import Chunk
 from ringsched.diagnostics import Diagnostic, InternalError
-from ringsched.expr import EvaluationError, Expr, holds, integer
+from ringsched.expr import EvaluationError, Expr, holds, integer, names
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import Slice, Transfer
 from ringsched.verify import findings
@@ -115,6 +115,8 @@ class Resolver:
         values: Sequence[int | None] = (None,)
         if statement.each is not None and transfer.each is not None:
             values = range(transfer.each[0], transfer.each[1] + 1)
+            if self._nobody(statement, code, env):
+                return
         for value in values:
             if statement.each is not None and value is not None:
                 env[statement.each.var] = value
@@ -127,6 +129,16 @@ class Resolver:
                     raise Fault(findings.no_value(self.flat, transfer, value, rank, error)) from None
                 if move is not None:
                     yield move
+
+    def _nobody(self, statement: Transfer, code: _Statement, env: Environment) -> bool:
+        """Whether its guards, which do not look at `each`, hold nowhere; a guard without a value is for later."""
+        each = statement.each
+        if not statement.when or each is None or any(each.var in names(condition) for condition in statement.when):
+            return False
+        try:
+            return not any(all(condition({**env, **mine}) for condition in code.when) for mine in self._environments)
+        except (KeyError, ArithmeticError, ValueError):
+            return False
 
     def _compile(self, statement: Transfer) -> _Statement:
         index: list[Getter | tuple[Getter | None, Getter | None]] = []

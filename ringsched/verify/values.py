@@ -11,13 +11,14 @@ travels is renumbered.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ringsched.collectives import OWNED, Chunk, Promise
 from ringsched.program.expand import Expansion
 from ringsched.program.trace import Block, Compute, Dma, Enter, Execution, Exit, Op, Signal, Wait
 from ringsched.schedule.schedule import Multiply
+from ringsched.verify.dataflow_symmetric import rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ class _Machine:
         self.promise = promise
         self.axes = axes
         self.sides = execution.sides
+        self.turns: dict[int, Callable[[int], int]] = {}
         self.memory: list[dict[str, list[Value]]] = []
         self.counts: list[dict[tuple[str, int], int]] = []
         for rank in range(len(execution.traces)):
@@ -312,7 +314,18 @@ class _Machine:
             index if axis is None else index ^ hop if flips else (index - place[axis]) % self.promise.dims[d]
             for d, (index, axis) in enumerate(zip(value.chunk, self.axes, strict=True))
         )
-        return Term(chunk, _rotated(value.mask, hop, self.sides), value.multiplied)
+        return Term(chunk, self._turned(hop)(value.mask), value.multiplied)
+
+    def _turned(self, hop: int) -> Callable[[int], int]:
+        """Masks of displacements as the rank at displacement `hop` counts them."""
+        if hop not in self.turns:
+            place: list[int] = []
+            left = hop
+            for side in reversed(self.sides):
+                left, coordinate = divmod(left, side)
+                place.insert(0, coordinate)
+            self.turns[hop] = rotation(self.sides, tuple(place))
+        return self.turns[hop]
 
 
 def _fitted(values: list[Value], target: Block) -> list[Value]:
@@ -340,22 +353,3 @@ def _sum(a: Value, b: Value) -> Value:
     if a.mask & b.mask:
         return Meaningless(f"a term of chunk {a.chunk} counted twice")
     return Term(a.chunk, a.mask | b.mask, a.multiplied)
-
-
-def _rotated(mask: int, hop: int, sides: tuple[int, ...]) -> int:
-    """Bit k stands for displacement k: seen from `hop` on, it is k − hop along each coordinate."""
-    if len(sides) == 1:
-        side = sides[0]
-        return (mask >> hop) | ((mask & ((1 << hop) - 1)) << (side - hop))
-    found = 0
-    place: list[int] = []
-    for side in reversed(sides):
-        hop, coordinate = divmod(hop, side)
-        place.insert(0, coordinate)
-    for number, old in enumerate(itertools.product(*(range(side) for side in sides))):
-        if mask >> number & 1:
-            new = 0
-            for coordinate, by, side in zip(old, place, sides, strict=True):
-                new = new * side + (coordinate - by) % side
-            found |= 1 << new
-    return found
