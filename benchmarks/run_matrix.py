@@ -36,18 +36,31 @@ def main() -> int:
         if isinstance(schedule, Chain):
             sizes, dtypes = PRODUCT_SIZES, PRODUCT_DTYPES[:2]
         for size in options.sizes or sizes:
-            for dtype in options.dtypes or dtypes:
+            parameters = settings([p.name for p in schedule.parameters], name, size)
+            for dtype in options.dtypes or dtypes if parameters else ():
                 shapes = () if compute is None else tuple(product_shapes(compute, size, dtype))
-                command = [sys.executable, "-m", "ringsched", "run", name, "--set", f"N={size}", *shapes, "--json"]
+                command = [sys.executable, "-m", "ringsched", "run", name, *parameters, *shapes, "--json"]
                 command += [] if shapes else ["--dtype", dtype]
                 result = subprocess.run(command, capture_output=True, text=True, check=False)
                 report = json.loads(result.stdout or "{}")
                 right = result.returncode == 0 and report.get("ok") is True
                 failed += not right
                 verdict = f"max error {report.get('max_error')}" if right else f"FAILED\n{result.stderr}"
-                print(f"{name:<44} N = {size}  {dtype:<5} {verdict}", flush=True)
+                print(f"{name:<44} {size:>2} ranks  {dtype:<5} {verdict}", flush=True)
     print(f"{failed} failed")
     return min(failed, 1)
+
+
+SIDES = {4: (2, 2), 6: (2, 3), 8: (2, 4), 9: (3, 3), 16: (4, 4)}
+
+
+def settings(names: list[str], name: str, size: int) -> list[str]:
+    """The parameters for so many ranks; none where the schedule is not for them."""
+    if names == ["N"]:
+        powers = name.endswith(("_doubling", "_halving", "_swing")) and size & (size - 1)
+        return [] if powers else ["--set", f"N={size}"]
+    sides = (2, 2, 2) if "Z" in names and size == 8 else SIDES.get(size, ()) if "Z" not in names else ()
+    return [word for axis, side in zip("XYZ", sides, strict=False) for word in ("--set", f"{axis}={side}")]
 
 
 def product_shapes(compute: Multiply, size: int, dtype: str) -> Iterator[str]:

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from shipped import RINGS
 
 from ringsched.pipeline import compile_schedule, open_schedule
-from ringsched.schedule.loader import shipped_names
 from ringsched.target.aot import Operand, compile_for_target
 from ringsched.target.report import TargetReport
 
@@ -25,7 +25,7 @@ SAMPLE = [
 ]
 MATRIX = [
     (name, target, dtype)
-    for name in shipped_names()
+    for name in RINGS
     if "matmul" not in name and not name.startswith("tp_mlp")
     for target in TARGETS
     for dtype in ("float32", "bfloat16")
