@@ -21,8 +21,26 @@ def call(head: str, arguments: Iterable[str], indent: int, tail: str = ")") -> I
         return
     yield pad + head
     for argument in arguments:
-        yield f"{pad}    {argument},"
+        line = f"{pad}    {argument},"
+        if len(line) > WIDTH and argument.endswith("]") and ".at[" in argument:
+            name, index = argument[:-1].split(".at[", 1)
+            yield f"{pad}    {name}.at["
+            yield from (f"{pad}        {part}," for part in _parts(index))
+            yield f"{pad}    ],"
+        else:
+            yield line
     yield pad + tail
+
+
+def _parts(text: str) -> Iterator[str]:
+    """What commas outside of all brackets keep apart."""
+    depth, start = 0, 0
+    for place, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if character == "," and not depth:
+            yield text[start:place].strip()
+            start = place + 1
+    yield text[start:].strip()
 
 
 def comment(text: str, indent: int) -> Iterator[str]:

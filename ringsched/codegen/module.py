@@ -165,8 +165,9 @@ def _tables(program: Program) -> Iterator[str]:
     yield '    "tables": ['
     for table, name in tables.items():
         yield f"        # {name}"
-        # Two lines never fit one, at 88 columns or 120, so that a formatter leaves them alone.
-        rows = textwrap.wrap(" ".join(map(str, table)), WIDTH - 12)
+        # A formatter joins lines that fit one of 120 columns, and leaves a longer one alone.
+        text = " ".join(map(str, table))
+        rows = [text] if len(text) < 112 else textwrap.wrap(text, WIDTH - 12)
         yield from (f'        "{row} "' for row in rows[:-1])
         yield f'        "{rows[-1]}",'
     yield "    ],"

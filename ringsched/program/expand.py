@@ -59,13 +59,14 @@ class IndexOutOfRange(Exception):
 def expand(program: Program, *, symmetric: bool | None = None) -> Expansion:
     """The traces of one call. `symmetric`: False forces a trace for each rank; None tries for one."""
     if symmetric is not False:
+        reasons = []
         for env, sides in _points_of_view(program):
             try:
                 return _expand_symmetric(program, env, sides)
-            except NotAffine:
-                continue
+            except NotAffine as reason:
+                reasons.append(reason)
         if symmetric:
-            raise NotAffine("a program that is not the same at every rank")
+            raise reasons[0]
     traces = []
     for place in itertools.product(*(range(side) for side in program.sides)):
         walker = _Walker(program, place)

@@ -27,6 +27,7 @@ from ringsched.schedule.schedule import (
     Rank,
     Schedule,
     Slice,
+    Speed,
     Step,
     TopologySpec,
     Transfer,
@@ -169,6 +170,12 @@ def items(draw: st.DrawFn, outer: tuple[str, ...], ranks: int, inner: Schedule, 
     return Beside(uses=tuple(use() for _ in range(draw(st.integers(1, 2)))))
 
 
+SPEEDS = st.builds(Speed, st.integers(1, 3), st.integers(0, 3)) | st.just(Speed())
+TABLES = st.dictionaries(
+    st.sampled_from(["far", "x0", "to_y1"]), st.lists(st.integers(-9, 1 << 40), min_size=1, max_size=60).map(tuple)
+)
+
+
 @st.composite
 def schedules(draw: st.DrawFn, inner: Schedule) -> Schedule:
     more = draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, max_size=3))
@@ -178,10 +185,15 @@ def schedules(draw: st.DrawFn, inner: Schedule) -> Schedule:
     ranks = draw(st.integers(1, 3)) if kind in ("mesh", "torus") else 0
     if kind == "links":
         link = st.tuples(st.integers(0, 99), st.integers(0, 99)).filter(lambda pair: pair[0] != pair[1])
-        topology = TopologySpec(kind="links", links=tuple(draw(st.lists(link, min_size=1, max_size=40))))
+        links = tuple(draw(st.lists(link, min_size=1, max_size=40, unique_by=frozenset)))
+        speeds = tuple(draw(st.lists(SPEEDS, min_size=len(links), max_size=len(links))))
+        speeds = speeds if set(speeds) != {Speed()} else ()
+        topology = TopologySpec(kind="links", links=links, speeds=speeds, routed=draw(st.booleans()))
     else:
         sides = tuple(draw(expressions(names, 3)) for _ in range(max(ranks, 1)))
-        topology = TopologySpec(kind=kind, sides=sides)
+        speeds = tuple(draw(st.lists(SPEEDS, min_size=len(sides), max_size=len(sides))))
+        speeds = speeds if set(speeds) != {Speed()} else ()
+        topology = TopologySpec(kind=kind, sides=sides, speeds=speeds, routed=draw(st.booleans()))
     collective = draw(
         st.sampled_from([Collective(kind="all_gather"), Collective(kind="all_to_all")])
         | st.builds(lambda e: Collective(kind="reduce", root=e), expressions(names, 3))
@@ -192,6 +204,7 @@ def schedules(draw: st.DrawFn, inner: Schedule) -> Schedule:
         collective=collective,
         topology=topology,
         parameters=tuple(Parameter(name=n, value=draw(values)) for n in names),
+        tables=tuple(draw(TABLES).items()),
         chunks=tuple(draw(st.lists(expressions(names, 3), min_size=1, max_size=3))),
         items=tuple(draw(st.lists(items(names, ranks, inner), max_size=4))),
         lowering=Lowering(

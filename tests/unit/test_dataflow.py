@@ -116,12 +116,14 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str, str]] = {
     "no neighbour": (
         "  - {send: 'chunk[r]', to: r + 2}\n", {},
         "RS207", "N = 4, r = 0", "r + 2", "rank 0 sends to rank 2: no link joins them",
-        "send to a neighbour, r + 1 or r - 1, and go further in several steps",
+        "send to a neighbour, r + 1 or r - 1, and go further in several steps; "
+            "or say `routed: true` in `topology:` where the platform takes data further",
     ),
     "no link": (
         "  - {send: chunk, from: 0, to: 3}\n", {"collective": "broadcast", **LINKS},
         "RS207", "r = 0", "3", "rank 0 sends to rank 3: no link joins them",
-        "send to a neighbour, from rank 0 1, and go further in several steps",
+        "send to a neighbour, from rank 0 1, and go further in several steps; "
+            "or say `routed: true` in `topology:` where the platform takes data further",
     ),
     "end of a line": (
         "  - {send: 'chunk[r]', to: r + 1}\n", {"topology": "line: N"},
@@ -305,7 +307,8 @@ def test_what_is_too_large_is_undecided() -> None:
         ("  - {send: 'chunk[r, 0:1]', to: r + 1}\n", "all_gather", "[N, 2]", True),
         ("  - {send: 'chunk[0]', to: r + 1, op: reduce}\n", "all_reduce", "[2]", True),
         ("  - {send: 'chunk[r]', to: r + 1}\n", "{permute: r ^ 1}", "[N]", False),  # no translation
-        ("  - {send: 'chunk[r]', to: 'r ^ 1'}\n", "all_gather", "[N]", False),
+        ("  - {send: 'chunk[r]', to: 'r ^ 1'}\n", "all_gather", "[N]", True),  # up to an exclusive or
+        ("  - {send: 'chunk[(r + 1) % N]', to: 'r ^ 1'}\n", "all_gather", "[N]", False),
         ("  - {send: 'chunk[r]', to: r + 1, when: r > 0}\n", "all_gather", "[N]", False),
         ("  - {send: 'chunk[0]', to: r + 1}\n", "all_gather", "[N]", False),  # chunk 0 is another one for each rank
         ("  - {send: 'chunk[(N - r) % N]', to: r + 1}\n", "all_reduce", "[N]", False),

@@ -148,7 +148,11 @@ def test_one_trace_is_that_of_every_rank(name: str, parameters: dict[str, int]) 
     shapes = {b.name: b.shape for b in proven.lowered.program.buffers}
     at, number = proven.topology.at, proven.topology.rank
 
+    flips = one.execution.sides != proven.lowered.program.sides
+
     def onward(rank: int, hop: int) -> int:
+        if flips:
+            return rank ^ hop
         there = number(tuple(a + b for a, b in zip(at(rank), at(hop), strict=True)))
         assert there is not None
         return there
@@ -158,7 +162,10 @@ def test_one_trace_is_that_of_every_rank(name: str, parameters: dict[str, int]) 
         for unit in itertools.product(*(range(n) for n in shapes[block.buffer])):
             place = 0
             for n, axis, index in zip(shapes[block.buffer], one.axes[block.buffer], unit, strict=True):
-                place = place * n + (index if axis is None else (index - at(owner)[axis]) % n)
+                relative = index
+                if axis is not None:
+                    relative = index ^ owner if flips else (index - at(owner)[axis]) % n
+                place = place * n + relative
             if block.start <= place < block.stop:
                 absolute = 0
                 for n, index in zip(shapes[block.buffer], unit, strict=True):

@@ -54,7 +54,7 @@ def refusal(value: str, parse: object = parse_expression) -> tuple[Diagnostic, s
         ("min(*a)", "min(*a)", "min(a, b)"),
         ("min + 1", "min", "min(a, b)"),
         ("r.real", "r.real", "expressions hold"),
-        ("a[0]", "a[0]", "r and the loop variables"),
+        ("chunk[0]", "chunk[0]", "r and the loop variables"),
         ("1 + True", "True", "comparison"),
         ("None", "None", "comparison"),
         ("1.5 * r", "1.5", "//"),
