@@ -167,9 +167,14 @@ def _tables(program: Program) -> Iterator[str]:
         yield f"        # {name}"
         # A formatter joins lines that fit one of 120 columns, and leaves a longer one alone.
         text = " ".join(map(str, table))
-        rows = [text] if len(text) < 112 else textwrap.wrap(text, WIDTH - 12)
-        yield from (f'        "{row} "' for row in rows[:-1])
-        yield f'        "{rows[-1]}",'
+        rows = [text] if len(text) < 108 else textwrap.wrap(text, WIDTH - 16)
+        if len(rows) == 1:
+            yield f'        "{text}",'
+            continue
+        yield "        ("
+        yield from (f'            "{row} "' for row in rows[:-1])
+        yield f'            "{rows[-1]}"'
+        yield "        ),"
     yield "    ],"
 
 
