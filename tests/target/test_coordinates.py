@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from slices import KINDS, SLICES, positions_of
 
 from ringsched.target.aot import TARGETS, child_environment
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 READ = """
 import json, sys
