@@ -12,7 +12,7 @@ from ringsched.expr import Binary, Expr, Flipped, Int, NotAffine, Var, evaluate,
 from ringsched.model.loads import loads_of
 from ringsched.pipeline import open_schedule, prove
 from ringsched.program.expand import expand
-from ringsched.program.program import Instruction, Loop, Send, Wait, WaitDma, When
+from ringsched.program.program import Buffer, Instruction, Loop, Program, Region, Send, Wait, WaitDma, When, Zero
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
 from ringsched.verify.dataflow import findings_of, follow, is_symmetric
@@ -115,6 +115,19 @@ def test_wrong_schedules(change: str) -> None:
     mine, all_ranks = findings_of(flat), follow(Full(flat))
     assert mine and all_ranks
     assert [f.code for f in mine] == [f.code for f in all_ranks]
+
+
+def test_a_dimension_of_another_size_does_not_flip() -> None:
+    """Of 16 chunks on 8 ranks `chunk[r ^ 1]` is another one for each rank: rank 0 does not stand for all."""
+    head = "schedule: t\ncollective: all_reduce\ntopology: {ring: 8}\nchunks: [16]\nsteps:\n"
+    text = f"{head}  - {{send: 'chunk[r ^ 1]', to: r ^ 1, op: reduce}}\n"
+    assert not is_symmetric(flatten(load("t.yaml", text)))  # type: ignore[arg-type]
+    index = (Binary(op="^", left=R, right=Int(value=1)),)
+    for size, alike in ((RANKS, True), (2 * RANKS, False)):
+        buffer = Buffer(name="o", space="output", shape=(size,))
+        zero = Zero(target=Region(buffer="o", index=index))
+        program = Program(name="t", coordinates=("r",), sides=(RANKS,), buffers=(buffer,), semaphores=(), body=(zero,))
+        assert expand(program).execution.symmetric is alike
 
 
 def test_bits_and_sums_do_not_mix() -> None:

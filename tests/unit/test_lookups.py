@@ -66,6 +66,8 @@ def test_whole_of_quotient_and_rest() -> None:
     rest, quotient = binary("%", ENTRY, 4), binary("//", ENTRY, 4)
     assert simplify(binary("+", binary("*", quotient, 4), rest)) == ENTRY
     assert simplify(binary("+", binary("*", quotient, 8), binary("*", rest, 2))) == binary("*", 2, ENTRY)
+    uneven = simplify(binary("+", binary("*", quotient, 8), rest))  # twice the quotient, once the rest
+    assert [integer(uneven, {"s": s}) for s in range(4)] == [TABLE[s + 1] // 4 * 8 + TABLE[s + 1] % 4 for s in range(4)]
     kept = simplify(binary("+", binary("*", quotient, 3), rest))
     assert kept != ENTRY
     for value in (-5, -1, 0, 3, 4, 11):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringsched.expr import Compare, Int, Lookup
 from ringsched.lower import tabled
 from ringsched.lower.lanes import find_lanes
 from ringsched.lower.pinned import looked_up
@@ -207,6 +208,17 @@ lowering: {unroll: UNROLL}
     assert any(isinstance(i, Loop) for i in rolled.body)
     assert not any(isinstance(i, Loop) for i in flat.body)
     assert expand(rolled).execution == expand(flat).execution
+
+
+def test_no_guard_is_always_false() -> None:
+    """What no rank does in any turn of a loop is left out of it."""
+    for kind, where in (("all_reduce", "mesh:2x3"), ("all_reduce", "line:6")):
+        program = prove(made(kind, where)).lowered.program
+        for i in flattened(program.body):
+            for condition in i.conditions if isinstance(i, When) else ():
+                assert isinstance(condition, Compare) and isinstance(condition.first, Lookup)
+                op, number = condition.rest[0]
+                assert op != "==" or (isinstance(number, Int) and number.value in condition.first.table)
 
 
 def test_sizes_of_tables() -> None:
