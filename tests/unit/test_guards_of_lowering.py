@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from shipped import settings
 
 from ringsched.codegen.module import barrier_pattern
 from ringsched.diagnostics import DiagnosticError
@@ -12,10 +11,9 @@ from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
 
 
-@pytest.mark.parametrize("ranks", [64, 256])
-def test_a_peer_that_changes_gives_no_credits(ranks: int) -> None:
-    """Slots that are used again would be given back to the sender of another step."""
-    proven = prove(open_schedule("all_reduce_halving_doubling", settings("all_reduce_halving_doubling", ranks)))
+def test_a_peer_that_changes_gives_no_credits() -> None:
+    """Nine steps are more than there are slots; one used again would be given back to the sender of another step."""
+    proven = prove(open_schedule("all_reduce_doubling", {"N": 512}))
     assert not any(semaphore.name.startswith("credit") for semaphore in proven.lowered.program.semaphores)
 
 
