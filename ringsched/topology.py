@@ -57,6 +57,11 @@ class Topology:
     def wraps(self) -> bool:
         return self.kind in ("ring", "torus")
 
+    @property
+    def alike(self) -> bool:
+        """Whether it looks the same from every rank along the coordinates: a plain ring or torus of equal links."""
+        return self.wraps and not self.twist and len(set(self.speeds)) < 2
+
     def at(self, rank: int) -> tuple[int, ...]:
         """The coordinates of `rank`."""
         place = []

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from ringsched.expr import Compare, Expr, Int, Lookup, Var, binary, lookups
 from ringsched.lower.lanes import Ends, Piece, destination, groups_of, pieces
+from ringsched.lower.meeting import NOBODY
 from ringsched.program.program import RANK
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import ChunkRef, Op, Rank, Slice, Transfer
 
 MANY_PINNED = 24  # statements about one rank each; fewer are code of their own
-NOBODY = -1
 STEP = "s"
 
 

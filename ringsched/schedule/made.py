@@ -34,9 +34,8 @@ def made(kind: Constructed, topology: Topology, dims: tuple[int, ...], root: int
         raise CannotMake(f"it is for {wanted}, and there are {list(dims)}")
     if topology.ranks == 1:
         return ()
-    alike = topology.wraps and not topology.twist and len(set(topology.speeds)) < 2
     match kind:
-        case "all_gather" | "reduce_scatter" | "all_to_all" if alike:
+        case "all_gather" | "reduce_scatter" | "all_to_all" if topology.alike:
             split = len(dims) > len(owners)
             return statements(kind, topology, dims[-1] if split else 1, split=split, var=var)
         case "all_gather" | "reduce_scatter" | "all_to_all" | "all_reduce" | "broadcast" | "reduce":

@@ -99,7 +99,7 @@ def torus_schedule(network: Network, kind: PlanKind) -> Schedule | None:
     Parts even out the last step of a gather; a chunk of all_to_all is halved where both ways round are equally long.
     """
     topology = network.topology
-    if not topology.wraps or topology.twist or not network.uniform or topology.ranks < 3:
+    if not topology.alike or topology.ranks < 3:
         return None
     fair = Fraction(network.ranks - 1, len(network.out[0])).denominator
     match kind:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from shipped import DOUBLING
+from taken_out import leaves, without
 
 from ringsched.expr import Binary, Expr, Flipped, Int, NotAffine, Var, evaluate, integer
 from ringsched.model.loads import loads_of
 from ringsched.pipeline import open_schedule, prove
 from ringsched.program.expand import expand
-from ringsched.program.program import Buffer, Instruction, Loop, Program, Region, Send, Wait, WaitDma, When, Zero
+from ringsched.program.program import Buffer, Program, Region, Zero
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
 from ringsched.verify.dataflow import findings_of, follow, is_symmetric
@@ -68,29 +69,11 @@ def test_one_rank_stands_for_all(name: str, ranks: int) -> None:
     assert not check_values(full, proven.flat.promise, None)
 
 
-def leaves(body: tuple[Instruction, ...]) -> int:
-    return sum(leaves(i.body) if isinstance(i, Loop | When) else isinstance(i, Wait | WaitDma | Send) for i in body)
-
-
-def without(body: tuple[Instruction, ...], number: int) -> tuple[tuple[Instruction, ...], int]:
-    kept: list[Instruction] = []
-    for i in body:
-        if isinstance(i, Loop | When):
-            inner, number = without(i.body, number)
-            i = replace(i, body=inner)
-        elif isinstance(i, Wait | WaitDma | Send):
-            number -= 1
-            if number == -1:
-                continue
-        kept.append(i)
-    return tuple(kept), number
-
-
 @pytest.mark.parametrize("name", FLIPS)
 def test_damage_is_seen_from_rank_0_as_from_all(name: str) -> None:
     program = prove(open_schedule(name, {"N": RANKS})).lowered.program
-    for number in range(leaves(program.body)):
-        damaged = replace(program, body=without(program.body, number)[0])
+    for number in range(len(leaves(program.body))):
+        damaged = replace(program, body=without(program.body, number))
         one, full = (check_hazards(expand(damaged, symmetric=way).execution, calls=2).ok for way in (True, False))
         assert (one, full) == (False, False), number
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from taken_out import leaves, without
 
 from ringsched.expr import Compare, Int, Lookup
 from ringsched.lower import tabled
@@ -13,7 +14,7 @@ from ringsched.lower.lanes import find_lanes
 from ringsched.lower.pinned import looked_up
 from ringsched.pipeline import Proven, open_schedule, prove
 from ringsched.program.expand import expand
-from ringsched.program.program import Instruction, Loop, Program, Send, Wait, WaitDma, When
+from ringsched.program.program import Instruction, Loop, Program, Send, Wait, When
 from ringsched.program.tables import tables_of
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
@@ -103,21 +104,6 @@ def moves(lanes: object) -> list[list[tuple[int, int, tuple[int, ...], str]]]:
     return steps
 
 
-def without(body: tuple[Instruction, ...], number: int) -> tuple[tuple[Instruction, ...], int]:
-    """The body less its `number`-th wait or send, and how many are left to skip."""
-    kept: list[Instruction] = []
-    for i in body:
-        if isinstance(i, Loop | When):
-            inner, number = without(i.body, number)
-            i = replace(i, body=inner)
-        elif isinstance(i, Wait | WaitDma | Send):
-            number -= 1
-            if number == -1:
-                continue
-        kept.append(i)
-    return tuple(kept), number
-
-
 @pytest.mark.parametrize(("kind", "where"), [("all_gather", "mesh:2x4"), ("reduce_scatter", "mesh:2x3")])
 def test_nothing_is_superfluous(kind: str, where: str) -> None:
     """Each wait and each send is missed."""
@@ -126,7 +112,7 @@ def test_nothing_is_superfluous(kind: str, where: str) -> None:
     total = len(leaves(program.body))
     assert total > 10
     for number in range(0, total, 1 + total // 20):
-        assert not ok(proven, replace(program, body=without(program.body, number)[0])), number
+        assert not ok(proven, replace(program, body=without(program.body, number))), number
 
 
 def test_phases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,18 +126,7 @@ def test_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = [n for n, i in enumerate(leaves(program.body)) if isinstance(i, Wait) and i.semaphore.semaphore == "phase"]
     assert waits
     for number in waits:
-        assert not ok(proven, replace(program, body=without(program.body, number)[0]))
-
-
-def leaves(body: tuple[Instruction, ...]) -> list[Instruction]:
-    """Waits and sends, in the order in which `without` counts them."""
-    found: list[Instruction] = []
-    for i in body:
-        if isinstance(i, Loop | When):
-            found += leaves(i.body)
-        elif isinstance(i, Wait | WaitDma | Send):
-            found.append(i)
-    return found
+        assert not ok(proven, replace(program, body=without(program.body, number)))
 
 
 def test_too_few_semaphores_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
