@@ -25,6 +25,17 @@ READS_SOURCE: frozenset[StepType] = frozenset({"s", "rrc", "rrs", "rrcs", "cpy",
 READS_TARGET: frozenset[StepType] = frozenset({"re"})
 WRITES_TARGET: frozenset[StepType] = frozenset({"r", "rcs", "rrc", "rrcs", "cpy", "re"})
 
+# By their names in files, less signs and capitals. One that promises more comes before those that promise a part of it.
+COLLECTIVES: dict[str, CollectiveKind] = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
 DEPTHS = {"Simple": 2, "LL": 8, "LL128": 8}  # messages in flight at once on a connection
 ROOTED: frozenset[CollectiveKind] = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
@@ -100,6 +111,7 @@ class Gpu:
 class Algorithm:
     """`kind`: None where `collective` is none of which it is known what it promises. `chunks`: a loop's, all in all.
 
+    `collective`: empty where the file does not say it, as `in_place` is None. Those of older writers do not.
     `advice`: what the reader had to fill in or leave out.
     """
 
@@ -110,7 +122,7 @@ class Algorithm:
     chunks: int | None
     channels: int | None
     protocol: str
-    in_place: bool
+    in_place: bool | None
     root: int | None
     gpus: tuple[Gpu, ...]  # one for each rank, in order
     span: Span  # where the collective is named

@@ -7,11 +7,11 @@ collective promises. Undecided: it is not known what its collective promises, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, Label
-from ringsched.importers.algorithm import Algorithm, Step
+from ringsched.importers.algorithm import COLLECTIVES, Algorithm, Step
 from ringsched.importers.layout import Layout, layouts, too_large
 from ringsched.importers.limits import other_slots, overwritten_input, runtime_limits
 from ringsched.importers.network import Event, Network, join
@@ -42,6 +42,36 @@ class Judgement:
 
 def judge(algorithm: Algorithm) -> Judgement:
     """Nothing is raised: what is wrong is in `findings`."""
+    if not algorithm.collective:
+        return _recognized(algorithm)
+    return _judge(algorithm)
+
+
+def _recognized(algorithm: Algorithm) -> Judgement:
+    """One that does not say its collective: the first that it is right for, else undecided at best."""
+    judgement = _judge(algorithm)
+    if judgement.least_depth is None or judgement.least_depth > algorithm.depth:
+        return judgement  # whatever it is meant for
+    for in_place in _places(algorithm):
+        for name, kind in COLLECTIVES.items():
+            found = _judge(replace(algorithm, collective=name, kind=kind, in_place=in_place))
+            if found.verdict == "right":
+                where = "in place" if in_place else "out of place"
+                message = f"the file does not say which collective it is: it does what {name} promises, {where}"
+                assumed = Diagnostic(code="RS913", message=message, primary=Label(span=algorithm.span))
+                return replace(found, advice=(assumed, *found.advice))
+    return judgement
+
+
+def _places(algorithm: Algorithm) -> tuple[bool, ...]:
+    """Whether it may be meant in place: surely if it writes no output."""
+    if algorithm.in_place is not None:
+        return (algorithm.in_place,)
+    written = (step.written() for step in _steps(algorithm))
+    return (False, True) if any(slot is not None and slot.buffer == "o" for slot in written) else (True,)
+
+
+def _judge(algorithm: Algorithm) -> Judgement:
     advice = (*algorithm.advice, *runtime_limits(algorithm), *overwritten_input(algorithm))
     network, faults = join(algorithm)
     choices: tuple[Layout, ...] = ()
@@ -110,9 +140,10 @@ def _results(network: Network, layout: Layout, held: Held) -> tuple[Diagnostic, 
 
 
 def _unknown(algorithm: Algorithm) -> Diagnostic:
+    what = f"what {algorithm.collective!r} promises" if algorithm.collective else "which collective it is"
     return Diagnostic(
         code="RS704",
-        message=f"it is not known what {algorithm.collective!r} promises",
+        message=f"it is not known {what}",
         primary=Label(span=algorithm.span, text="so what it computes was not compared with anything"),
         notes=("it ends, nothing races, and no message is left over",),
         help="known are allgather, reduce_scatter, allreduce, alltoall, broadcast, reduce, gather and scatter",

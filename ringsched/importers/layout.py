@@ -51,10 +51,6 @@ class Layout:
     share: int
     root: int
 
-    @property
-    def _rooted_in_place(self) -> bool:
-        return self.algorithm.in_place and self.algorithm.kind in ("gather", "scatter")
-
     def limit(self, rank: int, buffer: Buffer) -> int:
         """How many chunks there are in a buffer."""
         declared = self.algorithm.gpus[rank].sizes.get(buffer)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ringsched.diagnostics import Collector, Diagnostic, Label, Span
-from ringsched.importers.algorithm import DEPTHS, Algorithm, Block, Buffer, Gpu, Slot, Step, StepType
+from ringsched.importers.algorithm import COLLECTIVES, DEPTHS, Algorithm, Block, Buffer, Gpu, Slot, Step, StepType
 from ringsched.importers.elements import Element, parse, read
-from ringsched.schedule.schedule import CollectiveKind
 from ringsched.schedule.tree import fail
 
 _Word = TypeVar("_Word")
@@ -24,16 +23,6 @@ MAX_DIGITS = 9
 MAX_RANKS = 4096
 MAX_FINDINGS = 10
 
-_COLLECTIVES: dict[str, CollectiveKind] = {
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "allreduce": "all_reduce",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
 _TYPES: dict[str, StepType] = {
     "s": "s", "send": "s", "r": "r", "recv": "r", "receive": "r", "rcs": "rcs", "rrc": "rrc", "rrs": "rrs",
     "rrcs": "rrcs", "cpy": "cpy", "copy": "cpy", "re": "re", "reduce": "re", "nop": "nop",
@@ -99,8 +88,6 @@ class _Reader:
 
     def algorithm(self, root: Element) -> Algorithm:
         collective = self.text(root, _COLL)
-        if collective is None:
-            self.missing(root, _COLL)
         places = [(self.number(e, ("id", "rank")), e) for e in self.inside(root)]
         ranks = self.number(root, _RANKS)
         if ranks is None:
@@ -122,7 +109,7 @@ class _Reader:
             gpus.setdefault(rank, Gpu(rank=rank, sizes={}, blocks=(), span=root.span))
         kind = None
         if collective is not None:
-            kind = _COLLECTIVES.get(collective.lower().replace("_", "").replace("-", "").replace(" ", ""))
+            kind = COLLECTIVES.get(collective.lower().replace("_", "").replace("-", "").replace(" ", ""))
         steps = [s for g in gpus.values() for b in g.blocks for s in b.steps]
         if not any(s.flagged for s in steps):  # this writer does not use the attribute
             gpus = {rank: _unflagged(gpu) for rank, gpu in gpus.items()}
@@ -137,7 +124,7 @@ class _Reader:
             chunks=self.number(root, _CHUNKS),
             channels=self.number(root, _CHANNELS),
             protocol=self.protocol(root),
-            in_place=bool(self.flag(root, _IN_PLACE)),
+            in_place=self.flag(root, _IN_PLACE),
             root=self.number(root, ("root",)),
             gpus=tuple(gpus[rank] for rank in sorted(gpus)),
             span=self.named(root, _COLL),

@@ -1,7 +1,9 @@
 """How MSCCL XML is read: all spellings say the same, and what cannot be read is told with its place."""
 
+import re
+
 import pytest
-from msccl_files import changed, judged, own
+from msccl_files import OWN, changed, judged, own
 
 from ringsched.diagnostics import Diagnostic, DiagnosticError, exit_code
 from ringsched.importers import elements, reader
@@ -82,7 +84,6 @@ def test_places_are_those_of_the_file() -> None:
         ([("</algo>", "")], "RS131", "a.xml is not well-formed XML: no element found", 15),
         ([('id="0"', "id=0")], "RS131", "a.xml is not well-formed XML: not well-formed (invalid token)", 2),
         ([("<algo", "<!DOCTYPE algo><algo")], "RS132", "a.xml declares a document type", 1),
-        ([('coll="allgather"', "")], "RS133", "<algo> has no `coll`", 1),
         ([('type="s"', "")], "RS133", "<step> has no `type`", 4),
         ([('<gpu id="0"', "<gpu")], "RS133", "<gpu> has no `id`", 2),
         ([('<gpu id="1"', '<gpu id="0"')], "RS133", "a gpu with id 0", 8),
@@ -174,3 +175,25 @@ def test_a_short_form_with_lists_of_dependences() -> None:
     algorithm = judged(own("allgather_short_form")).algorithm
     assert algorithm.gpus[0].blocks[1].steps[2].needs == ((0, 0), (2, 0))
     assert algorithm.gpus[0].blocks[1].steps[2].flagged is None
+
+
+def test_a_collective_that_is_not_said() -> None:
+    """Older writers say neither the collective nor the ranks nor whether it is in place."""
+    unsaid = changed(TWO, (' coll="allgather"', ""), (' ngpus="2"', ""), (' inplace="1"', ""))
+    judgement = judged(unsaid)
+    assert (judgement.verdict, judgement.algorithm.kind, judgement.algorithm.in_place) == ("right", "all_gather", True)
+    assert [advice.message for advice in judgement.advice] == [
+        "the file does not say which collective it is: it does what allgather promises, in place"
+    ]
+    (nothing,) = judged(changed(unsaid, ('type="s" srcbuf="o" srcoff="0"', 'type="s" srcbuf="o" srcoff="1"'))).findings
+    assert (nothing.code, nothing.message) == ("RS704", "it is not known which collective it is")
+    (hang,) = judged(changed(unsaid, ('depid="-1" deps="-1"', 'depid="0" deps="1"'))).findings
+    assert hang.code == "RS818"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in OWN])
+def test_every_collective_is_recognized(name: str) -> None:
+    text = own(name)
+    said = judged(text)
+    found = judged(re.sub(r' (coll|inplace|root)="[^"]*"', "", text))
+    assert (found.verdict, found.algorithm.kind) == ("right", said.algorithm.kind)
