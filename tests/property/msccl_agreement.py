@@ -32,10 +32,13 @@ def shown(text: str, judgement: Judgement | None, seeds: int) -> str | None:
     except Fault as fault:
         return str(fault)
     least = judgement.least_depth if judgement is not None and judgement.verdict == "right" else None
+    needed: dict[tuple[int, bool], int] = {}  # messages in flight in the same order of turns with more room
     for depth in depths(algorithm, least):
-        for choose, hold in attempts(algorithm, seeds):
+        for number, (choose, hold) in enumerate(attempts(algorithm, seeds)):
             for flags in (False, True) if hold is None else (False,):
-                found = algorithm.run(choose, depth, flags=flags, hold=hold)
+                if depth is not None and needed[number, flags] < depth:
+                    continue  # all would go the same way again
+                found, needed[number, flags] = algorithm.traced(choose, depth, flags, hold)
                 if found is not None:
                     return found
     return None

@@ -129,10 +129,15 @@ class Algorithm:
 
     def run(self, choose: Choice, depth: int | None, *, flags: bool = False, hold: Hold | None = None) -> str | None:
         """flags: a step waits for the signal of hasdep, in place of the end of the step."""
+        return self.traced(choose, depth, flags, hold)[0]
+
+    def traced(self, choose: Choice, depth: int | None, flags: bool, hold: Hold | None) -> tuple[str | None, int]:
+        """Also the most messages in flight: where there is more room, all goes the same way."""
+        run = _Run(self, depth, flags)
         try:
-            return _Run(self, depth, flags).go(choose, hold)
+            return run.go(choose, hold), run.most
         except Fault as fault:
-            return str(fault)
+            return str(fault), run.most
 
 
 def first(able: list[int]) -> int:
@@ -150,19 +155,25 @@ class _Run:
         self.signalled = [-1] * len(algorithm.blocks)
         self.flying: dict[tuple[int, int, int], deque[list[int]]] = {}
         self.users: dict[tuple[str, tuple[int, int, int]], int] = {}
+        self.ends: dict[tuple[int, str], tuple[int, int, int]] = {}  # connections that are in order
+        self.most = 0  # messages in flight on a connection
 
     def go(self, choose: Choice, hold: Hold | None) -> str | None:
-        while unfinished := self.unfinished():
+        unfinished = self.unfinished()
+        while unfinished:
+            asked = unfinished
             if hold is not None and hold[0] in unfinished and self.at[hold[0]] == hold[1]:
-                unfinished.remove(hold[0])
-                unfinished.append(hold[0])  # the last to be asked
+                asked = [b for b in unfinished if b != hold[0]] + [hold[0]]  # the last to be asked
             if choose is first:
-                able = next(([b] for b in unfinished if self.able(b)), [])
+                able = next(([b] for b in asked if self.able(b)), [])
             else:
-                able = [b for b in unfinished if self.able(b)]
+                able = [b for b in asked if self.able(b)]
             if not able:
                 return "hang"
-            self.step(choose(able))
+            block = choose(able)
+            self.step(block)
+            if self.at[block] == len(self.algorithm.code[block]):
+                unfinished.remove(block)
         if any(self.flying.values()):
             return "left over"
         wanted = self.algorithm.wanted()
@@ -171,6 +182,7 @@ class _Run:
     def copied(self) -> _Run:
         other = _Run(self.algorithm, self.depth, self.flags)
         other.memory, other.users = dict(self.memory), dict(self.users)
+        other.ends, other.most = dict(self.ends), self.most
         other.at, other.signalled = list(self.at), list(self.signalled)
         other.flying = {connection: deque(queue) for connection, queue in self.flying.items()}
         return other
@@ -179,6 +191,11 @@ class _Run:
         return [b for b, steps in enumerate(self.algorithm.code) if self.at[b] < len(steps)]
 
     def connection(self, block: int, way: str) -> tuple[int, int, int]:
+        if (block, way) not in self.ends:
+            self.ends[block, way] = self._connected(block, way)
+        return self.ends[block, way]
+
+    def _connected(self, block: int, way: str) -> tuple[int, int, int]:
         rank, tb, _ = self.algorithm.blocks[block]
         peer = int(tb[way])
         if peer < 0:
@@ -236,7 +253,9 @@ class _Run:
         if kind in WRITE:
             self.memory.update(zip(target, result, strict=True))
         if step.sends:
-            self.flying.setdefault(self.connection(block, "send"), deque()).append(result)
+            queue = self.flying.setdefault(self.connection(block, "send"), deque())
+            queue.append(result)
+            self.most = max(self.most, len(queue))
 
     def load(self, address: tuple[int, str, int]) -> int:
         """What nothing has written is something, and the same in every run."""
@@ -246,8 +265,8 @@ class _Run:
 
 
 def depths(algorithm: Algorithm, extra: int | None) -> list[int | None]:
-    """Those to try: what the protocol has, the least that is said to be enough, and no limit."""
-    return list(dict.fromkeys([algorithm.depth, *([extra] if extra is not None else []), None]))
+    """Those to try: no limit, what the protocol has, and the least that is said to be enough."""
+    return [None, *sorted({algorithm.depth, *([extra] if extra is not None else [])}, reverse=True)]
 
 
 def attempts(algorithm: Algorithm, seeds: int) -> Iterator[tuple[Choice, Hold | None]]:
