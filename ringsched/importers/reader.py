@@ -255,6 +255,9 @@ class _Reader:
             elif (wanted, child.tag.lower()) != ("tb", "copy"):
                 strange.setdefault(child.tag, child)
         for tag, child in strange.items():
+            if wanted == "step":  # what it does cannot be known, and the block is another one without it
+                self.refuse(f"<{tag}> in a block", child.span, "RS133", help='a block has steps: <step s="0" type="s" …/>')
+                continue
             self.advise(f"<{tag}> means nothing inside <{element.tag}>: it is left out", child.span)
 
     # -- values ---------------------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ def test_places_are_those_of_the_file() -> None:
         ([("</algo>", "")], "RS131", "a.xml is not well-formed XML: no element found", 15),
         ([('id="0"', "id=0")], "RS131", "a.xml is not well-formed XML: not well-formed (invalid token)", 2),
         ([("<algo", "<!DOCTYPE algo><algo")], "RS132", "a.xml declares a document type", 1),
+        ([("<step", '<op step="0" type="s" buf="o" off="0"/><step')], "RS133", "<op> in a block", 4),
         ([('type="s"', "")], "RS133", "<step> has no `type`", 4),
         ([('<gpu id="0"', "<gpu")], "RS133", "<gpu> has no `id`", 2),
         ([('<gpu id="1"', '<gpu id="0"')], "RS133", "a gpu with id 0", 8),
