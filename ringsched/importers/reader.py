@@ -256,7 +256,7 @@ class _Reader:
                 strange.setdefault(child.tag, child)
         for tag, child in strange.items():
             if wanted == "step":  # what it does cannot be known, and the block is another one without it
-                self.refuse(f"<{tag}> in a block", child.span, "RS133", help='a block has steps: <step s="0" type="s" …/>')
+                self.refuse(f"<{tag}> in a block", child.span, "RS133", help='its steps are <step s="0" type="s" …/>')
                 continue
             self.advise(f"<{tag}> means nothing inside <{element.tag}>: it is left out", child.span)
 
