@@ -115,6 +115,9 @@ def trace(flat: FlatSchedule, operand: int) -> tuple[tuple[Node, ...], ...]:
                 )
                 at.nodes.append(added)
             at.make(at.nodes[-1].id, message.chunks)
+    for at in ranks:
+        if not at.nodes:  # a simulator takes a trace without a node that can start for a deadlock
+            at.nodes.append(Node(id=0, name="nothing", type="COMP_NODE", size=0, data_deps=(), ctrl_deps=()))
     return tuple(tuple(rank.nodes) for rank in ranks)
 
 

@@ -165,10 +165,49 @@ def check(ranks: tuple[tuple[Node, ...], ...], flat: FlatSchedule) -> None:
     assert sum(ends["COMM_SEND_NODE"].values()) == sum(len(step) for step in messages(flat))
 
 
+def stuck(ranks: tuple[tuple[Node, ...], ...]) -> int:
+    """The nodes that never end: a node starts when what it waits for is over, a receive ends when its send is over.
+
+    In a round a rank sends one message, the one with the least id that can go, as simulators do.
+    """
+    left = {(rank, node.id): node for rank, nodes in enumerate(ranks) for node in nodes}
+    over: set[tuple[int, int]] = set()
+    sent: set[tuple[int, int, int]] = set()
+    while True:
+        sending: set[int] = set()
+        ended: list[tuple[int, int]] = []
+        for (rank, id), node in left.items():
+            if any((rank, other) not in over for other in (*node.data_deps, *node.ctrl_deps)):
+                continue
+            message = (node.sender, node.receiver, node.tag)
+            if node.type == "COMM_SEND_NODE" and rank not in sending:
+                sending.add(rank)
+                sent.add(message)
+                ended.append((rank, id))
+            elif node.type == "COMP_NODE" or (node.type == "COMM_RECV_NODE" and message in sent):
+                ended.append((rank, id))
+        if not ended:
+            return len(left)
+        over.update(ended)
+        for key in ended:
+            del left[key]
+
+
 @pytest.mark.parametrize("name", [*plain(), "shift"])
 def test_traces_of_shipped_schedules(name: str) -> None:
     for flat in at_some_sizes(name)[:3]:
-        check(trace(flat, 4096), flat)
+        ranks = trace(flat, 4096)
+        check(ranks, flat)
+        assert stuck(ranks) == 0 and all(ranks)
+        unsent = tuple(tuple(node for node in nodes if node.type != "COMM_SEND_NODE") for nodes in ranks)
+        assert (stuck(unsent) > 0) == (len(ranks) > 1)
+
+
+def test_a_rank_with_nothing_to_do_has_a_node_that_ends() -> None:
+    schedule = open_schedule("all_gather", {"N": 1})
+    assert isinstance(schedule, Schedule)
+    ((node,),) = trace(flatten(schedule), 4096)
+    assert (node.type, node.size, node.data_deps, node.ctrl_deps) == ("COMP_NODE", 0, (), ())
 
 
 def test_what_a_node_waits_for() -> None:
