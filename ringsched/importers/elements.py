@@ -104,6 +104,16 @@ class _Builder:
                 "here",
                 help="an algorithm is one element: <algo …><gpu …><tb …><step …/></tb></gpu></algo>",
             ) from None
+        except (ValueError, LookupError):  # of an encoding that expat asks for, before it finds anything
+            if self.root is not None:
+                raise
+            line = self.parser.CurrentLineNumber
+            raise fail(
+                "RS131",
+                f"{self.path} is in an encoding that is not known",
+                Span(path=self.path, line=line, column=1, end_line=line, end_column=2),
+                help="write it in UTF-8",
+            ) from None
         assert self.root is not None  # or expat would have found no element
         return self.root
 

@@ -263,9 +263,10 @@ class _Reader:
     # -- values ---------------------------------------------------------------------------------------------------
 
     def text(self, element: Element, names: tuple[str, ...]) -> str | None:
+        """None, too, for one that is empty, as some writers leave those that do not matter."""
         for name in names:
             if name in element.attributes:
-                return element.attributes[name].strip()
+                return element.attributes[name].strip() or None
         return None
 
     def word(self, element: Element, names: tuple[str, ...], table: dict[str, _Word], usual: _Word) -> _Word:

@@ -8,6 +8,7 @@ from msccl_files import OWN, changed, judged, own
 from ringsched.diagnostics import Diagnostic, DiagnosticError, exit_code
 from ringsched.importers import elements, reader
 from ringsched.importers.elements import parse
+from ringsched.importers.judge import judge
 from ringsched.importers.reader import algorithm_of, read_algorithm
 
 TWO = """\
@@ -48,6 +49,7 @@ def refused(text: str | bytes) -> tuple[Diagnostic, ...]:
         [('type="s"', 'type="SEND"'), ('srcbuf="o"', 'srcbuf="output"')],
         [(' cnt="1" depid="-1" deps="-1" hasdep="0"', "")],
         [('depid="-1" deps="-1" hasdep="0"', 'depid="-1" has_dep="0"')],
+        [('dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1"', 'dstbuf="" dstoff="" cnt="1" depid="" deps=""')],
         [('chan="0"', 'channel="0"'), ('chan="0"', "")],
         [('s_chunks="0"', ""), ('i_chunks="1"', 'i_chunks="0"')],
         [("<algo", "<?xml version='1.0' encoding='UTF-8'?>\n<!-- x -->\n<algo"), ('id="0"', "id='0'")],
@@ -142,6 +144,18 @@ def test_findings_are_limited() -> None:
 )
 def test_other_files_are_refused(text: str) -> None:
     assert refused(text)[0].code in ("RS131", "RS133")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "gbk", "shift_jis", "nonsense"])
+def test_encodings_that_cannot_be_read(encoding: str) -> None:
+    (finding,) = refused(f"<?xml version='1.0' encoding='{encoding}'?>\n{TWO}")
+    assert (finding.code, finding.message) == ("RS131", "a.xml is in an encoding that is not known")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1", "cp1252"])
+def test_encodings(encoding: str) -> None:
+    declared = f"<?xml version='1.0' encoding='{encoding.removesuffix('-sig')}'?>\n{TWO}"
+    assert judge(algorithm_of(parse(declared.encode(encoding), "a.xml"))).verdict == "right"
 
 
 def test_bytes_that_are_no_text() -> None:
