@@ -52,6 +52,8 @@ def races(network: Network, layout: Layout, order: tuple[Event, ...]) -> tuple[D
         target = step.written()
         for ahead in range(step.count if target else 0):
             assert target is not None
+            if step.type == "cpy" and layout.cell(rank, target, ahead) == layout.cell(rank, step.source, ahead):
+                continue  # onto itself, as copies to the output are in place: it is there all the time
             chunk = _chunk(chunks, layout, rank, target, ahead)
             meet(chunk.written, target, ahead)
             for other in chunk.read:

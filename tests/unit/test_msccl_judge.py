@@ -218,6 +218,9 @@ def race(first: str, second: str) -> list[str]:
         (step(0, "cpy", "o0", "o1", count=2), step(0, "nop", "i0", "o0"), ["RS817"]),  # a step with itself
         (step(0, "cpy", "o0", "o0", count=2), step(0, "nop", "i0", "o0"), ["RS704"]),
         (step(0, "re", "s1", "s0", count=2), step(0, "nop", "i0", "o0"), ["RS817"]),
+        (step(0, "cpy", "o0", "o0"), step(0, "cpy", "o0", "s0"), ["RS704"]),  # it is there all the time
+        (step(0, "cpy", "o0", "o0"), step(0, "cpy", "i0", "o0"), ["RS817"]),  # may be put back as it was
+        (step(0, "re", "o0", "o0"), step(0, "cpy", "o0", "s0"), ["RS817"]),
     ],
 )
 def test_races(first: str, second: str, found: list[str]) -> None:
@@ -244,6 +247,18 @@ def test_room_on_a_connection_is_not_relied_on() -> None:
     first = block(0, -1, 0, step(0, "r", "i0", "s0", flag=1), channel=1)
     rest = block(1, -1, 0, step(0, "r", "i0", "o0", "0 0"), step(1, "r", "i1", "o1"), step(2, "r", "i2", "o2"))
     assert codes(algorithm("custom", (sends, reads), (first, rest), sizes="4 4 4")) == ["RS817"]
+
+
+@pytest.mark.parametrize(("in_place", "own_", "found"), [(1, 0, []), (1, 1, ["RS817"] * 2), (0, 0, [])])
+def test_a_copy_of_what_is_there_already(in_place: int, own_: int, found: list[str]) -> None:
+    """Some writers copy a rank's own chunk to the output in place, too, where it is already, and send it meanwhile."""
+
+    def gpu(r: int) -> tuple[str, ...]:
+        copies = block(0, -1, -1, step(0, "cpy", "i0", f"o{(r + own_) % 2}"))
+        return copies, block(1, 1 - r, 1 - r, step(0, "s", "i0", f"o{r}"), step(1, "r", "i0", f"o{1 - r}"))
+
+    judgement = algorithm("allgather", gpu(0), gpu(1), chunks=2, sizes="1 2 0", more=f'inplace="{in_place}"')
+    assert codes(judgement) == found
 
 
 def test_many_races_are_told_once_each_and_not_all() -> None:
