@@ -10,6 +10,7 @@ import random
 import xml.etree.ElementTree as ElementTree
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 Choice = Callable[[list[int]], int]  # from the blocks that can run, the one that does
 
@@ -144,7 +145,12 @@ def first(able: list[int]) -> int:
     return able[0]
 
 
-Hold = tuple[int, int]  # a block that stays before a step as long as another one can run
+class Hold(NamedTuple):
+    """A block that stays before a step as long as another one can run; torn: between what the step reads and writes."""
+
+    block: int
+    place: int
+    torn: bool = False
 
 
 class _Run:
@@ -160,10 +166,13 @@ class _Run:
 
     def go(self, choose: Choice, hold: Hold | None) -> str | None:
         unfinished = self.unfinished()
+        early: dict[tuple[int, str, int], int] = {}  # what the held step has read
         while unfinished:
             asked = unfinished
-            if hold is not None and hold[0] in unfinished and self.at[hold[0]] == hold[1]:
-                asked = [b for b in unfinished if b != hold[0]] + [hold[0]]  # the last to be asked
+            if hold is not None and hold.block in unfinished and self.at[hold.block] == hold.place:
+                asked = [b for b in unfinished if b != hold.block] + [hold.block]  # the last to be asked
+                if hold.torn and not early and self.able(hold.block):
+                    early = {a: self.load(a) for a in self.operands(hold.block)}
             if choose is first:
                 able = next(([b] for b in asked if self.able(b)), [])
             else:
@@ -171,7 +180,8 @@ class _Run:
             if not able:
                 return "hang"
             block = choose(able)
-            self.step(block)
+            held = hold is not None and (block, self.at[block]) == (hold.block, hold.place)
+            self.step(block, early if held else {})
             if self.at[block] == len(self.algorithm.code[block]):
                 unfinished.remove(block)
         if any(self.flying.values()):
@@ -224,7 +234,9 @@ class _Run:
             return self.depth is None or len(flying) < self.depth
         return True
 
-    def step(self, block: int) -> None:
+    def step(self, block: int, early: dict[tuple[int, str, int], int]) -> None:
+        """early: what it has read before, if it has."""
+        load = early.__getitem__ if early else self.load
         rank = self.algorithm.blocks[block][0]
         step = self.algorithm.code[block][self.at[block]]
         kind, count = step.kind, step.count
@@ -243,19 +255,26 @@ class _Run:
             if kind in LOCAL and any(a in target and target.index(a) != i for i, a in enumerate(source)):
                 raise Fault("overlap")
         if kind in ("s", "cpy"):
-            result = [self.load(a) for a in source]
+            result = [load(a) for a in source]
         elif kind in ("r", "rcs"):
             result = came
         elif kind == "re":
-            result = [self.load(a) + self.load(b) for a, b in zip(source, target, strict=True)]
+            result = [load(a) + load(b) for a, b in zip(source, target, strict=True)]
         else:
-            result = [value + self.load(a) for value, a in zip(came, source, strict=True)]
+            result = [value + load(a) for value, a in zip(came, source, strict=True)]
         if kind in WRITE:
             self.memory.update(zip(target, result, strict=True))
         if step.sends:
             queue = self.flying.setdefault(self.connection(block, "send"), deque())
             queue.append(result)
             self.most = max(self.most, len(queue))
+
+    def operands(self, block: int) -> list[tuple[int, str, int]]:
+        """What the next step of the block reads."""
+        rank, step = self.algorithm.blocks[block][0], self.algorithm.code[block][self.at[block]]
+        slots = [step.source] if step.moves and step.kind in LOCAL else []
+        slots += [step.target] if step.moves and step.kind == "re" else []
+        return [self.algorithm.address(rank, buffer, offset + i) for buffer, offset in slots for i in range(step.count)]
 
     def load(self, address: tuple[int, str, int]) -> int:
         """What nothing has written is something, and the same in every run."""
@@ -270,12 +289,14 @@ def depths(algorithm: Algorithm, extra: int | None) -> list[int | None]:
 
 
 def attempts(algorithm: Algorithm, seeds: int) -> Iterator[tuple[Choice, Hold | None]]:
-    """Orders of turns: at random; and each step held back for as long as anything else can run."""
+    """Orders of turns: at random; and each step, or what it writes, held back for as long as anything else can run."""
     for seed in range(seeds):
         yield random.Random(seed).choice, None
     for block, steps in enumerate(algorithm.code):
-        for place in range(len(steps)):
-            yield first, (block, place)
+        for place, step in enumerate(steps):
+            yield first, Hold(block, place)
+            if step.moves and step.kind in LOCAL & WRITE:
+                yield first, Hold(block, place, torn=True)
 
 
 def every_order(algorithm: Algorithm, depth: int | None, limit: int = 20_000) -> set[str | None] | None:
@@ -306,7 +327,7 @@ def every_end(algorithm: Algorithm, depth: int | None, limit: int) -> set[End] |
             able = [b for b in unfinished if run.able(b)]
             for block in able:
                 other = run.copied()
-                other.step(block)
+                other.step(block, {})
                 waiting.append(other)
         except Fault as fault:
             found.add((str(fault), ()))

@@ -71,3 +71,27 @@ def test_the_executor_sees_what_is_wrong() -> None:
     ]:
         assert old in text
         assert shown(text.replace(old, new, 1), None, 2) == found
+
+
+def test_the_executor_sees_sums_that_get_lost() -> None:
+    """Two blocks add to the same chunk at once: each order of whole steps gives the sum of all."""
+    first, second = (
+        f's="0" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="{dep}" deps="{dep}" hasdep="1"'
+        for dep in (-1, 0)
+    )
+
+    def text(other: str) -> str:
+        adding = "".join(
+            f'<tb id="{n}" send="-1" recv="{n + 1}" chan="0"><step type="rrc" {step}/></tb>'
+            for n, step in enumerate((first, other))
+        )
+        sending = f'<tb id="0" send="0" recv="-1" chan="0"><step type="s" {first}/></tb>'
+        gpus = (f'<gpu id="{r}" i_chunks="1">{blocks}</gpu>' for r, blocks in enumerate((adding, sending, sending)))
+        return f'<algo coll="reduce" nchunksperloop="1" ngpus="3" inplace="1" root="0">{"".join(gpus)}</algo>'
+
+    torn = text(first)
+    algorithm = Algorithm(torn)
+    assert every_order(algorithm, algorithm.depth) == {None}
+    assert shown(torn, judged(torn), 2) == "values"
+    judgement = judged(text(second))
+    assert judgement is not None and judgement.verdict == "right" and shown(text(second), judgement, 2) is None
