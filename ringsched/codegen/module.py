@@ -64,8 +64,8 @@ def module_text(
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
-        parts = [f"template_{part}.py" for part in ("product", "stream", "plan", "multiply")]
-        parts.append("template.py")
+        names = ("operands_product", "operands", "product", "stream", "plan", "multiply")
+        parts = [*(f"template_{part}.py" for part in names), "template.py"]
         return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
@@ -93,7 +93,8 @@ def chain_text(
     arguments = Arguments(names=("layers", "finishes"), finishes=finishes, multiply="_multiply")
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
-    parts = ("template_chain.py", "template_multiply.py", "template.py")
+    names = ("operands_chain", "operands", "chain", "multiply")
+    parts = [*(f"template_{part}.py" for part in names), "template.py"]
     return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
 
 
