@@ -119,7 +119,7 @@ def _public(product: Product) -> list[str]:
         '    """',
         f'    call = _Call("{product.name}", axis_name)',
         "    x, weights = _operands(call, x, w)",
-        *call("    shape = _check_product(", rule, 0),
+        *call("shape = _check_product(", rule, 4),
         f"    extras = _extras(call, scale, bias, residual, shape, {product.sides()})",
         "    function = _epilogue(call.name, epilogue)",
         "    finish = _Epilogue(function, len(weights) > 1).of(**extras)",

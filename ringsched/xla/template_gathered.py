@@ -4,14 +4,12 @@ Everything after the marker is copied into the module, in front of what template
 """
 
 import jax.numpy as jnp
-from jax import lax
 
 from ringsched.codegen.template_operands import _dot
-from ringsched.xla.template import CHUNKS, PARTS, RANKS, _coordinates, _placed
-from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _unblocked, _wide
+from ringsched.xla.template import CHUNKS, PARTS, RANKS, _placed
+from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _own_place, _unblocked, _wide
 
 ALONG = 0
-GROUP = 1
 
 # ==== marker ====
 # What is multiplied as it arrives.
@@ -32,7 +30,8 @@ class _Gathered:
 
         def at(index):
             pairs = zip(self.weights, self.values, strict=True)
-            return _Gathered(self.weights, [_with(y, w, chunks, index) for w, y in pairs])
+            values = [_with(y, w, chunks, index) for w, y in pairs]
+            return _Gathered(self.weights, values)
 
         return _Indexed(at)
 
@@ -64,5 +63,4 @@ def _gathered_products(transfers, call, x, weights):
 
 def _own_placed(x, axes):
     """This rank's chunks, and places for those of others."""
-    place = lax.axis_index(axes) if GROUP == 1 else tuple(_coordinates(axes))
-    return _placed(_blocks(x, ALONG, PARTS), place, 2)
+    return _placed(_blocks(x, ALONG, PARTS), _own_place(axes), 2)

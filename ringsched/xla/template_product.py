@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ringsched.codegen.template_operands import _dot
-from ringsched.xla.template import RANKS, _axes, _vary
+from ringsched.xla.template import RANKS, _axes, _coordinates, _vary
+
+GROUP = 1
 
 # ==== marker ====
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -27,6 +29,11 @@ class _Call:
 
     def vary(self, x):
         return _vary(x, self.axes)
+
+
+def _own_place(axes):
+    """Where this rank's chunks are."""
+    return lax.axis_index(axes) if GROUP == 1 else tuple(_coordinates(axes))
 
 
 def _blocks(x, axis, grid, n=1):

@@ -4,14 +4,12 @@ Everything after the marker is copied into the module, in front of what template
 """
 
 import jax.numpy as jnp
-from jax import lax
 
 from ringsched.codegen.template_operands import _dot
-from ringsched.xla.template import CHUNKS, RANKS, _coordinates
-from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _unblocked, _wide
+from ringsched.xla.template import CHUNKS, RANKS
+from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _own_place, _unblocked, _wide
 
 ALONG = 0
-GROUP = 1
 SHARES = RANKS
 
 # ==== marker ====
@@ -37,7 +35,8 @@ class _Terms:
         wide = _wide(self.dtype)
 
         def at(index):
-            return (arrived.astype(wide) + self._sum(index).astype(wide)).astype(self.dtype)
+            y = arrived.astype(wide) + self._sum(index).astype(wide)
+            return y.astype(self.dtype)
 
         return _Indexed(at)
 
@@ -62,5 +61,5 @@ def _summed_products(transfers, call, x, w, partial):
     held = call.vary(jnp.zeros((*CHUNKS, *chunk), dtype))
     held = transfers(held, call.axes, _Terms(x, w, dtype, partial))
     if SHARES > 1:
-        held = held[lax.axis_index(call.axes) if GROUP == 1 else tuple(_coordinates(call.axes))]
+        held = held[_own_place(call.axes)]
     return _unblocked(held, ALONG, size)

@@ -64,7 +64,7 @@ def tp_mlp(
     _check_chain(call, x, weights, _WIDTHS)
     x = _varying_with(call, x, weights)
     _spread(call, x.shape[0])
-    finishes = _epilogues(name, epilogue, _EPILOGUES)
+    finishes = _epilogues(call.name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (finishes, out_dtype, partial)
