@@ -19,8 +19,8 @@ import time
 from fractions import Fraction
 from pathlib import Path
 
+from ringsched.plans.plan import PlanKind
 from ringsched.synth.place import parse_topology
-from ringsched.synth.plan import PlanKind
 from ringsched.synth.search import shown, synthesise
 
 # collective, topology, and the most units that are allowed (None: no goal but the bound)

@@ -1009,16 +1009,6 @@ _code(
 )
 
 _code(
-    "RS614",
-    "the back end has no products",
-    "The xla back end moves chunks and adds them; a schedule with `compute:` and a chain also multiply.",
-    "A product between transfers is what the kernels of the pallas back end are for; with the xla back end the "
-    "collective and `jnp.dot` are two calls, which XLA may overlap.",
-    "ringsched compile all_gather_matmul --backend xla",
-    "ringsched compile all_gather --backend xla",
-)
-
-_code(
     "RS621",
     "more semaphores than the chip has",
     "The kernel asks for more semaphores than a core of the chip has room for.",

@@ -9,7 +9,7 @@ their Programs become one, and
 
 The portable back end needs no Program:
 
-    load → flatten → data flow → exchange → module
+    load → flatten → data flow → exchange → module       a chain: for each of its links
 
 Each stage takes what the one before made. A stage that finds the user's input at fault raises `DiagnosticError`; a
 Program of our own making that is not right raises `InternalError`.
@@ -40,8 +40,10 @@ from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failin
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, WrongValue, check_values
-from ringsched.xla.lower import exchange_of, no_products
+from ringsched.xla.lower import exchange_of
 from ringsched.xla.module import module_text as xla_text
+from ringsched.xla.product import chain_text as xla_chain_text
+from ringsched.xla.product import product_text as xla_product_text
 
 MOST_RANKS = 16  # of a chain whose joined Program is executed with numbers; its links are proven at any size
 CALLS = 2  # in a row: shows whether the barrier is strong enough
@@ -79,18 +81,23 @@ class ProvenChain:
 
     @property
     def layers(self) -> Layers:
-        return Layers(
-            shard=_computes(self.schedule)[0].shard,
-            moments=tuple(compute.moment for compute in _computes(self.schedule)),
-            epilogues=tuple(link.epilogue for link in self.schedule.links),
-            whole=self.closing is not None,
-        )
+        return layers_of(self.schedule)
 
     def program(self, layers: int | None = None) -> Program:
         """See `chain_program`."""
         lowered = [link.lowered for link in self.links]
         closing = None if self.closing is None else self.closing.lowered
         return chain_program(self.schedule.name, lowered, layers, closing=closing)
+
+
+def layers_of(chain: Chain) -> Layers:
+    """What a layer computes."""
+    return Layers(
+        shard=_computes(chain)[0].shard,
+        moments=tuple(compute.moment for compute in _computes(chain)),
+        epilogues=tuple(link.epilogue for link in chain.links),
+        whole=chain.activation == "whole",
+    )
 
 
 def _computes(chain: Chain) -> tuple[Multiply, ...]:
@@ -119,9 +126,12 @@ AnyCompiled = Compiled | CompiledChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portable:
-    """A schedule whose data flow is right, as a module of `jax.lax` calls."""
+    """A schedule whose data flow is right, as a module of `jax.lax` calls.
 
-    schedule: Schedule
+    `flat`: of a chain, that of its last link, whose promise the result keeps.
+    """
+
+    schedule: Schedule | Chain
     flat: FlatSchedule
     source: str
 
@@ -330,17 +340,30 @@ def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Comp
 
 
 def compile_portable(schedule: Schedule | Chain) -> Portable:
-    """The schedule as `lax.ppermute`, slices and sums. Raises RS2xx, RS3xx, RS614 for what multiplies."""
-    if isinstance(schedule, Chain) or schedule.compute is not None:
-        raise DiagnosticError([no_products(schedule)])
-    flat = _right_flow(schedule)
+    """The schedule as `lax.ppermute`, slices, sums and products. Raises RS2xx, RS3xx."""
     facts = [
         *_origin(schedule),
         ("proven", "for these sizes: data flow, and that each message carries what the schedule says"),
-        ("gradient", "by jax"),
     ]
-    source = xla_text(exchange_of(flat), name=schedule.name, heading=_heading(flat.topology, _title(flat)), facts=facts)
+    if isinstance(schedule, Chain):
+        return _port_chain(schedule, facts)
+    flat = _right_flow(schedule)
+    text = xla_text if schedule.compute is None else xla_product_text
+    heading = _heading(flat.topology, _title(flat))
+    facts.append(("gradient", "by jax"))
+    source = text(exchange_of(flat), name=schedule.name, heading=heading, facts=facts)
     return Portable(schedule=schedule, flat=flat, source=source)
+
+
+def _port_chain(chain: Chain, facts: list[tuple[str, str]]) -> Portable:
+    topology = topology_of(chain, {p.name: p.value for p in chain.parameters})
+    flats = [_right_flow(_at(link, chain)) for link in chain.links]
+    check_links(chain, topology, flats)
+    parameters = {p.name for p in chain.parameters}
+    facts.append(("gradient", "by jax.lax" if chain.activation == "whole" else "by jax"))
+    heading = _heading(topology, "Chain of products")
+    source = xla_chain_text(chain, [exchange_of(flat, parameters) for flat in flats], heading=heading, facts=facts)
+    return Portable(schedule=chain, flat=flats[-1], source=source)
 
 
 def _kernel(proven: Proven) -> Kernel:

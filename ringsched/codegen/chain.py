@@ -23,10 +23,14 @@ from ringsched.schedule.schedule import Chain, Multiply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The texts of one chain. `promise`: of the first link; all cut shards in the same way."""
+    """The texts of one chain. `promise`: of the first link; all cut shards in the same way.
+
+    ranks: what their number is called.
+    """
 
     chain: Chain
     promise: Promise
+    ranks: str = "N"
 
     @property
     def name(self) -> str:
@@ -53,12 +57,13 @@ class Texts:
         assert compute is not None
         return compute
 
-    def _gathers(self, number: int) -> bool:
+    def gathers(self, number: int) -> bool:
+        """Whether this product is behind a gather."""
         return self._compute(number).moment == "on arrival"
 
     def _in_columns(self, number: int) -> bool:
         """Whether units of the weight are blocks of its columns."""
-        return not self.by_rows and not self._gathers(number)
+        return not self.by_rows and not self.gathers(number)
 
     # -- what the kernel's buffers are made of ------------------------------------------------------------------------
 
@@ -99,25 +104,9 @@ class Texts:
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
-        operands = ", ".join(["x", *self.weights])
-        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "out_dtype=None", "partial_dtype=None"]
-        epilogues = [link.epilogue for link in self.chain.links]
-        along = "rows" if self.by_rows else "features"
-        x = "the whole activation, the same at all ranks, as is the result" if self.whole else "this rank's shard"
-        shapes = f"x: {x}{'' if self.whole else f' along its {along}'}; {self._weights_text()}"
+        more = ["cores=None", "interpret=None", "collective_id=None"]
         return [
-            *call(f"def {self.name}(", [*options, "cores=None", "interpret=None", "collective_id=None"], 0, "):"),
-            f'    """{self.count} products in each layer; one kernel runs all layers.',
-            "",
-            *paragraph(shapes, 4),
-            "    The same as _by_lax, below, but for rounding.",
-            "    axis_name: a mesh axis, or one for each side of the topology.",
-            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
-            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for',
-            "    each product, None for none; a single one is that of the first.",
-            f"    None: {tuple(epilogues)!r}.".replace("'", '"'),
-            "    out_dtype: of the last layer's result; None: that of x.",
-            "    partial_dtype: in which sums travel; None: that of x.",
+            *self.described(more),
             *CORES_TEXT,
             "    interpret: None interprets the kernel where there is no TPU.",
             "    collective_id: None derives it from the barrier and the mesh axes.",
@@ -125,23 +114,17 @@ class Texts:
             '    """',
             f'    name = "{self.name}"',
             "    call = _Call(name, axis_name, interpret, collective_id, cores)",
-            *self._taken(operands),
-            "    x = _varying_with(call, x, weights)",
+            *self.taken(),
             f"    _spread(call, {'N * ' if self.by_rows and not self.whole else ''}x.shape[0])",
-            "    finishes = _epilogues(name, epilogue, _EPILOGUES)",
-            "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
-            "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
+            *self.options(),
             "    rest = (finishes, out_dtype, partial)",
             "    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)",
             "",
             "",
-            "# By how much more than the width before a weight has rows; into how many shards its",
-            "# columns are cut.",
-            f"_WIDTHS = ({', '.join(map(self._factors, range(1, self.count + 1)))})",
-            f"_EPILOGUES = {tuple(epilogues)!r}".replace("'", '"'),
+            *self.constants(),
             "",
             "",
-            *self._by_lax(),
+            *self.by_lax(),
             "",
             "",
             "def _backward(call, x, weights, ct, *rest):",
@@ -153,23 +136,70 @@ class Texts:
             "    return jax.vjp(by_lax, x, weights)[1](ct)",
         ]
 
-    def _taken(self, operands: str) -> list[str]:
+    def described(self, more: list[str]) -> list[str]:
+        """The function's head, with `more` parameters, and its docstring up to those of every back end."""
+        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "out_dtype=None", "partial_dtype=None"]
+        along = "rows" if self.by_rows else "features"
+        x = "the whole activation, the same at all ranks, as is the result" if self.whole else "this rank's shard"
+        shapes = f"x: {x}{'' if self.whole else f' along its {along}'}; {self._weights_text()}"
+        kernel = "; one kernel runs all layers" if more else ""
+        return [
+            *call(f"def {self.name}(", [*options, *more], 0, "):"),
+            f'    """{self.count} products in each layer{kernel}.',
+            "",
+            *paragraph(shapes, 4),
+            *(["    The same as _by_lax, below, but for rounding."] if more else []),
+            "    axis_name: a mesh axis, or one for each side of the topology.",
+            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
+            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for',
+            "    each product, None for none; a single one is that of the first.",
+            f"    None: {self._epilogues()}.",
+            "    out_dtype: of the last layer's result; None: that of x.",
+            "    partial_dtype: in which sums travel; None: that of x.",
+        ]
+
+    def options(self) -> list[str]:
+        """What the options come to."""
+        return [
+            "    finishes = _epilogues(call.name, epilogue, _EPILOGUES)",
+            "    out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)",
+            "    partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)",
+        ]
+
+    def _epilogues(self) -> str:
+        return repr(tuple(link.epilogue for link in self.chain.links)).replace("'", '"')
+
+    def constants(self) -> list[str]:
+        """How wide weights are, and the epilogues of the schedule."""
+        return [
+            "# By how much more than the width before a weight has rows; into how many shards its",
+            "# columns are cut.",
+            f"_WIDTHS = ({', '.join(map(self._factors, range(1, self.count + 1)))})",
+            f"_EPILOGUES = {self._epilogues()}",
+        ]
+
+    def taken(self) -> list[str]:
+        """The operands, checked."""
+        varied = "    x = _varying_with(call, x, weights)"
         if not self.whole:
+            operands = ", ".join(["x", *self.weights])
             return [
                 f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
                 "    _check_chain(call, x, weights, _WIDTHS)",
+                varied,
             ]
         axis = 0 if self.by_rows else 1
         return [
             f"    weights = [call.vary(jnp.asarray(it)) for it in ({', '.join(self.weights)})]",
             "    x = jnp.asarray(x)",
             f"    _check_chain(call, _shard_of_whole(call, x, {axis}), weights, _WIDTHS)",
+            varied,
         ]
 
     def _weights_text(self) -> str:
         texts = []
         for number, name in enumerate(self.weights, 1):
-            rows = "N * " if not self.by_rows and self._gathers(number) else ""
+            rows = "N * " if not self.by_rows and self.gathers(number) else ""
             cols = "N * " if self._in_columns(number) else ""
             texts.append(f"{name}: [layers, {rows}{_width(number - 1)}, {cols}{_width(number % self.count)}]")
         return f"{', '.join(texts)}, this rank's own."
@@ -177,30 +207,31 @@ class Texts:
     def _factors(self, number: int) -> str:
         if self.by_rows:
             return "(1, 1)"
-        return "(N, 1)" if self._gathers(number) else "(1, N)"
+        return f"({self.ranks}, 1)" if self.gathers(number) else f"(1, {self.ranks})"
 
-    def _by_lax(self) -> list[str]:
+    def by_lax(self) -> list[str]:
+        """`_by_lax(x, weights, a, …)`, over mesh axes `a`."""
         along = 0 if self.by_rows else 1
         head = "def _by_lax(x, weights, a, finishes, out_dtype, *_):"
         lines = [head, '    """What the kernel computes, by jax.lax."""', "", "    def layer(x, weights):"]
         for number in range(1, self.count + 1):
             operand = "x"
-            if self._gathers(number) and not self.whole:
+            if self.gathers(number) and not self.whole:
                 lines.append(f"        y = lax.all_gather(x, a, axis={along}, tiled=True)")
                 operand = "y"
             lines.append(f"        y = _dot({operand}, weights[{number - 1}])")
-            if not self._gathers(number):
+            if not self.gathers(number):
                 scattered = f"lax.psum_scatter(y, a, scatter_dimension={along}, tiled=True)"
                 lines.append(f"        y = {'lax.psum(y, a)' if self.whole else scattered}")
             lines.append(f"        x = _finished(y, finishes[{number - 1}], x.dtype)")
         lines += ["        return x, None", ""]
         return [*lines, "    return lax.scan(layer, x, weights)[0].astype(out_dtype)"]
 
-    def sharded(self) -> list[str]:
+    def sharded(self, mapped: str = "jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)") -> list[str]:
         """The function that does the shard_map itself."""
         x = "P(None, None)" if self.whole else "P(a, None)" if self.by_rows else "P(None, a)"
         specs = [x]
-        specs += ["P(None, None, a)" if self._gathers(n) else "P(None, a, None)" for n in range(1, self.count + 1)]
+        specs += ["P(None, None, a)" if self.gathers(n) else "P(None, a, None)" for n in range(1, self.count + 1)]
         head = ["x", *self.weights, "*", "mesh", "axis_name", "**options"]
         return [
             *call(f"def {self.name}_sharded(", head, 0, "):"),
@@ -214,7 +245,7 @@ class Texts:
             f"    pairs = zip((x, {', '.join(self.weights)}), in_specs, strict=True)",
             "    operands = [jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs]",
             '    specs = {"in_specs": in_specs, "out_specs": in_specs[0]}',
-            "    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(*operands)",
+            f"    return {mapped}(*operands)",
         ]
 
     def forward(self) -> list[str]:
@@ -227,7 +258,7 @@ class Texts:
             unit = f"units[{number - 1}]"
             if self.by_rows:
                 lines.append(f"{name} = _padded({name}, {unit}.depth, {unit}.cols)")
-            elif self._gathers(number):
+            elif self.gathers(number):
                 lines.append(f"{name} = _weight_of_gather({name}, {unit}, PARTS)")
             else:
                 lines.append(f"{name} = _weight_of_scatter({name}, {unit}, PARTS)")
@@ -247,7 +278,7 @@ class Texts:
             yield f"width_{number} = {weight(number)}.shape[2]{shares}"
         yield "units = ["
         for number in range(1, self.count + 1):
-            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self._gathers(number) else "(1, 1, PARTS)"
+            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self.gathers(number) else "(1, 1, PARTS)"
             sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
             yield f"    _Units(call, {sizes}, {cut}, x.dtype, out_dtype, partial),"
         yield "]"

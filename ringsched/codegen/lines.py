@@ -5,6 +5,7 @@ A call that does not fit its line has one argument a line and a trailing comma: 
 
 from __future__ import annotations
 
+import importlib.resources
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -100,3 +101,9 @@ def spaced(lines: list[str]) -> str:
             continue
         kept.append("")
     return "\n".join(kept) + "\n"
+
+
+def fixed_part(name: str, package: str = "ringsched.codegen") -> str:
+    """The text of a template of this package after its marker."""
+    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return text.split("# ==== marker ====\n", 1)[1]

@@ -24,16 +24,16 @@ class LocalProduct(Product):
     def lax(self, dot: str = "_dot", options: str = "") -> str:
         return f"{dot}(x, w{options})"
 
-    def _says(self) -> str:
+    def says(self) -> str:
         return "x times w on each rank; nothing is sent."
 
-    def _shape(self) -> list[str]:
+    def rule(self, ranks: str) -> list[str]:
         return []
 
-    def _shapes(self) -> str:
+    def shapes(self) -> str:
         return f"x: [rows, depth] and w: [depth, cols], this rank's own. As {self.lax()}."
 
-    def _specs(self) -> tuple[str, str, str]:
+    def specs(self) -> tuple[str, str, str]:
         return "P(a, None)", "P(None, None)", "P(a, None)"
 
     def backward(self) -> list[str]:

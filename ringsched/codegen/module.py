@@ -10,7 +10,6 @@ fixed part  the text of `template.py` after its marker, the same in all modules
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from ringsched.codegen import shapes
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import SIDE_NAMES, Arguments, kernel_lines
-from ringsched.codegen.lines import WIDTH, call, header, listed, spaced
+from ringsched.codegen.lines import WIDTH, call, fixed_part, header, listed, spaced
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.collectives import Promise
@@ -64,8 +63,8 @@ def module_text(
     lines += _sides(forward.program)
     if forward.compute is not None:
         lines += _multiplying(forward, backward, name, debug)
-        parts = [f"template_{part}.py" for part in ("product", "stream", "plan", "multiply")]
-        parts.append("template.py")
+        names = ("operands_product", "operands", "product", "stream", "plan", "multiply")
+        parts = [*(f"template_{part}.py" for part in names), "template.py"]
         return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
     shape = shapes.of(forward.promise, name)
     lines += ["", "", *shape.public(), "", "", *shape.sharded()]
@@ -93,7 +92,8 @@ def chain_text(
     arguments = Arguments(names=("layers", "finishes"), finishes=finishes, multiply="_multiply")
     title = "All layers, as each rank runs them."
     lines += kernel_lines(program, "_kernel", title, units=texts.units(program), arguments=arguments, debug=debug)
-    parts = ("template_chain.py", "template_multiply.py", "template.py")
+    names = ("operands_chain", "operands", "chain", "multiply")
+    parts = [*(f"template_{part}.py" for part in names), "template.py"]
     return "\n\n".join([spaced(lines), *map(fixed_part, parts)])
 
 
@@ -118,12 +118,6 @@ def _product_kernel(product: Product, kernel: Kernel, names: tuple[str, str, str
     lines += [*_synchronisation(kernel.program), "}"]
     units = product.units(kernel.program)
     return [*lines, "", "", *kernel_lines(kernel.program, body, _doc(kernel), units=units, debug=debug)]
-
-
-def fixed_part(name: str) -> str:
-    """The text of a template after its marker."""
-    text = importlib.resources.files("ringsched.codegen").joinpath(name).read_text(encoding="utf-8")
-    return text.split("# ==== marker ====\n", 1)[1]
 
 
 def _doc(kernel: Kernel) -> str:

@@ -80,28 +80,9 @@ class Product:
         memory = f'"{self.memory}"' if self.memory else None
         options += [f"memory={memory}", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
-        lines += [f'    """{self._says()}', "", *paragraph(self._shapes(), 4)]
-        if self.gathers:
-            text = (
-                "w may be a pair of a gate and a weight: the result is epilogue(x @ gate) * (x @ w), SwiGLU with "
-                'epilogue="silu".'
-            )
-            lines += paragraph(text, 4)
-        lines += [
-            "    axis_name: a mesh axis, or one for each side of the topology.",
-            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
-            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax.',
-            "    scale, bias: [columns of the result], before the epilogue: sum * scale + bias.",
-            "    With a gate, a pair of each.",
-            "    residual: like the result, added after the epilogue.",
-            *(["    All ranks have scale, bias and residual alike."] if self._shares() == "1" else []),
-            "    transposed: w is [cols, depth].",
-            "    out_dtype: of the result; None: that of x, float32 for scaled integers.",
-        ]
+        lines += self.described()
         if self.keeps:
             lines.append("    keep_gathered: for the gradient of w; else x is gathered once more.")
-        elif not self.gathers:
-            lines.append("    partial_dtype: in which sums travel; None: that of the result.")
         lines += [
             '    memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;',
             "    None: VMEM where they take half of it at most.",
@@ -126,27 +107,51 @@ class Product:
             '        "memory": memory,',
             '        "tile": tile,',
             "    }",
-            *call("    shape = _check_product(", ["call", "x", "weights", "options", *self._shape()], 0),
+            *call("    shape = _check_product(", ["call", "x", "weights", "options", *self.rule("N")], 0),
             f"    _spread(call, {'N * ' if self.keeps and self.by_rows else ''}x.shape[0])",
-            f"    extras = _extras(call, scale, bias, residual, shape, {self._sides()})",
+            f"    extras = _extras(call, scale, bias, residual, shape, {self.sides()})",
             "    return _differentiable(call, _forward, _backward, x, weights, extras, options)",
         ]
         return lines
 
-    def _sides(self) -> str:
+    def described(self) -> list[str]:
+        """The docstring, up to those options that every back end has."""
+        lines = [f'    """{self.says()}', "", *paragraph(self.shapes(), 4)]
+        if self.gathers:
+            text = (
+                "w may be a pair of a gate and a weight: the result is epilogue(x @ gate) * (x @ w), SwiGLU with "
+                'epilogue="silu".'
+            )
+            lines += paragraph(text, 4)
+        lines += [
+            "    axis_name: a mesh axis, or one for each side of the topology.",
+            "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
+            '    "gelu", "gelu_exact", "silu", "relu", or a function of jax.',
+            "    scale, bias: [columns of the result], before the epilogue: sum * scale + bias.",
+            "    With a gate, a pair of each.",
+            "    residual: like the result, added after the epilogue.",
+            *(["    All ranks have scale, bias and residual alike."] if self.shares() == "1" else []),
+            "    transposed: w is [cols, depth].",
+            "    out_dtype: of the result; None: that of x, float32 for scaled integers.",
+        ]
+        if not self.gathers:
+            lines.append("    partial_dtype: in which sums travel; None: that of the result.")
+        return lines
+
+    def sides(self) -> str:
         """Whether there is a gate, and what all ranks have alike."""
         return "False, same=True" if self.promise.kind == "all_reduce" else "len(weights) > 1"
 
-    def _shape(self) -> list[str]:
-        """How the result's shape follows from those of x and w."""
+    def rule(self, ranks: str) -> list[str]:
+        """How the result's shape follows from those of x and w; `ranks`: what their number is called."""
         found = []
         if self.gathers:
-            found.append("wider=N" if self.by_rows else "deeper=N")
-        elif self._shares() != "1":
+            found.append(f"{'wider' if self.by_rows else 'deeper'}={ranks}")
+        elif self.shares() != "1":
             found.append(f"split={0 if self.by_rows else 1}")
         return [*found, *([] if self.gathers else ["gates=False"])]
 
-    def _says(self) -> str:
+    def says(self) -> str:
         when = "all parts are computed before any is sent"
         if self.gathers:
             when = "each shard is multiplied as it arrives"
@@ -157,26 +162,26 @@ class Product:
             return f"The sum of x @ w over all ranks; {when}."
         return f"The r-th shard of the sum of x @ w; {when}."
 
-    def _shapes(self) -> str:
+    def shapes(self) -> str:
         along = "rows" if self.by_rows else "features"
         if self.gathers:
             return f"x: this rank's shard along its {along}; w: [depth, cols], this rank's own. As {self.lax()}."
         return f"x: [rows, depth] and w: [depth, cols], this rank's parts of the contraction. As {self.lax()}."
 
-    def _shares(self) -> str:
+    def shares(self) -> str:
         """Into how many shards the result of a sum is cut."""
         return "1" if self.promise.kind == "all_reduce" else "N"
 
-    def _specs(self) -> tuple[str, str, str]:
+    def specs(self) -> tuple[str, str, str]:
         """How x, w and the result are split over the mesh axes `a`."""
         x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
         w = "P(None, a)" if self.gathers else "P(a, None)"
         out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
         return x, w, "P(None, None)" if self.promise.kind == "all_reduce" else out
 
-    def sharded(self) -> list[str]:
+    def sharded(self, mapped: str = "jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)") -> list[str]:
         """The function that does the shard_map itself."""
-        x, w, out = self._specs()
+        x, w, out = self.specs()
         lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
         lines += [
             f'    """{self.name} on the devices of `mesh`.',
@@ -192,7 +197,7 @@ class Product:
             "    pairs = zip((x, w), in_specs, strict=True)",
             "    x, w = (jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs)",
             '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
-            "    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)",
+            f"    return {mapped}(x, w)",
         ]
         return lines
 
@@ -248,7 +253,7 @@ class Product:
 
     def forward(self, function: str, kernel: str, spec: str) -> list[str]:
         """`function(call, x, weights, extras, options)`: cut and pad, launch, put together."""
-        parts, shares = math.prod(self.promise.dims[self.promise.group :]), self._shares()
+        parts, shares = math.prod(self.promise.dims[self.promise.group :]), self.shares()
         cut = {
             (True, True): "(parts, 1, 1)",
             (True, False): "(1, parts, 1)",

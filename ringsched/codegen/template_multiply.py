@@ -1,17 +1,17 @@
 """The further part that is the same in every generated module that multiplies; see template.py.
 
-Everything after the marker is copied into the module, in front of what template.py has.
+Everything after the marker is copied into the module, behind what template_operands.py has.
 """
 
 import copy
 import itertools
 import math
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+
+from ringsched.codegen.template_operands import _dot, _Epilogue, _joined
 
 # ==== marker ====
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -133,22 +133,9 @@ def _blocks(stack):
     yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
 
 
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
 # A product over more depth at once spills its operand out of registers; sums of short
 # ones are added up by the matrix unit itself.
 _DEPTH = 256
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
 
 
 def _round(y_ref, sum_ref, finish=None):
@@ -229,24 +216,15 @@ def _columns(ref, i, n):
     return ref.at[:, _span(i * cols, cols, cols)]
 
 
-class _Finish:
-    """The epilogue: what is done to complete sums in 32 bits before they are stored.
+class _Finish(_Epilogue):
+    """An epilogue whose operands are references.
 
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
     by_columns: chunks of the result are columns, and scale and bias are cut likewise.
     """
 
     def __init__(self, function=None, gated=False, by_columns=False):
-        self.function, self.gated, self.by_columns = function, gated, by_columns
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **refs):
-        """The same with other references."""
-        other = copy.copy(self)
-        vars(other).update(refs)
-        return other
+        super().__init__(function, gated)
+        self.by_columns = by_columns
 
     @property
     def at(self):
@@ -263,29 +241,6 @@ class _Finish:
         """The same with other references: function of those that have these names."""
         known = [name for name in names if getattr(self, name) is not None]
         return self.of(**{name: function(getattr(self, name)) for name in known})
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, ref):
-        """One row for all columns of y."""
-        return _joined([ref[i : i + 1] for i in range(ref.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
 
 
 class _Units:
@@ -403,45 +358,3 @@ def _padded_weights(weights, rows, cols, options):
         return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]

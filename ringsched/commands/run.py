@@ -11,9 +11,11 @@ from ringsched.commands.output import exit_status, print_json, progress, say, sh
 from ringsched.commands.settings import Settings, parse_settings
 from ringsched.commands.verify import Outcome, check_and_compile, check_and_port
 from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
-from ringsched.operand import Operand, operands_for, parse_dtype, parse_operands
-from ringsched.pipeline import AnyCompiled, ProvenChain
-from ringsched.run.runner import MAX_RANKS, ModeRun, RunReport, run_kernel, twin_name
+from ringsched.operand import Operand, parse_dtype, parse_operands
+from ringsched.pipeline import ProvenChain, layers_of
+from ringsched.run.runner import MAX_RANKS, MODES, Mode, ModeRun, RunReport, run_kernel, twin_name
+from ringsched.schedule.flat import FlatSchedule
+from ringsched.schedule.schedule import Chain, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,9 @@ def run_file(request: Request) -> int:
             print_json(outcome.to_json() | _not_run(None))
         return exit_status(outcome.diagnostics)
     operands = fitting(compiled, given, dtype=dtype or "float32", smallest=True)
-    return _run(request, outcome, compiled, operands)
+    proven = compiled.proven
+    flat = proven.links[-1].flat if isinstance(proven, ProvenChain) else proven.flat
+    return _run(request, outcome, compiled.source, proven.schedule, flat, operands, MODES)
 
 
 def _run_portable(request: Request, settings: Settings, given: tuple[Operand, ...], dtype: str) -> int:
@@ -60,20 +64,8 @@ def _run_portable(request: Request, settings: Settings, given: tuple[Operand, ..
         if request.as_json:
             print_json(outcome.to_json() | _not_run(None))
         return exit_status(outcome.diagnostics)
-    promise = portable.flat.promise
-    operands = operands_for(promise, None, given, dtype=dtype, smallest=True)
-    if _too_many(request, outcome, promise.topology.ranks):
-        return EXIT_RIGHT
-    report = run_kernel(
-        portable.source,
-        function=portable.schedule.name,
-        promise=promise,
-        operands=operands,
-        seed=request.seed,
-        timeout=request.timeout,
-        modes=("xla",),
-    )
-    return _told(request, outcome, report, twin_name(promise.kind), operands, promise.topology.ranks)
+    operands = fitting(portable, given, dtype=dtype, smallest=True)
+    return _run(request, outcome, portable.source, portable.schedule, portable.flat, operands, ("xla",))
 
 
 def _too_many(request: Request, outcome: Outcome, ranks: int) -> bool:
@@ -102,23 +94,31 @@ def _told(
     return exit_status(report.diagnostics)
 
 
-def _run(request: Request, outcome: Outcome, compiled: AnyCompiled, operands: tuple[Operand, ...]) -> int:
-    proven = compiled.proven
-    layers = proven.layers if isinstance(proven, ProvenChain) else None
-    last = proven.links[-1] if isinstance(proven, ProvenChain) else proven
-    promise, compute = last.flat.promise, last.schedule.compute
+def _run(
+    request: Request,
+    outcome: Outcome,
+    source: str,
+    schedule: Schedule | Chain,
+    flat: FlatSchedule,
+    operands: tuple[Operand, ...],
+    modes: tuple[Mode, ...],
+) -> int:
+    """flat: of a chain, that of its last link."""
+    promise, compute = flat.promise, flat.schedule.compute
+    layers = layers_of(schedule) if isinstance(schedule, Chain) else None
     ranks = promise.topology.ranks
     if _too_many(request, outcome, ranks):
         return EXIT_RIGHT
     report = run_kernel(
-        compiled.source,
-        function=compiled.proven.schedule.name,
+        source,
+        function=schedule.name,
         promise=promise,
         compute=compute,
         layers=layers,
         operands=operands,
         seed=request.seed,
         timeout=request.timeout,
+        modes=modes,
     )
     product = "the product in float64" if layers is None else "the layers in float64"
     twin = twin_name(promise.kind) if compute is None else product

@@ -17,11 +17,11 @@ from ringsched.model.loads import Loads, direction, loads_of
 from ringsched.pictures.picture import picture
 from ringsched.pictures.svg import decimal
 from ringsched.pipeline import open_schedule
+from ringsched.plans.bounds import Bound, bound_of
+from ringsched.plans.network import network_of
+from ringsched.plans.plan import KINDS
 from ringsched.schedule.flat import FlatSchedule, flatten
 from ringsched.schedule.schedule import Chain
-from ringsched.synth.bounds import Bound, bound_of
-from ringsched.synth.network import network_of
-from ringsched.synth.plan import KINDS
 from ringsched.verify.words import place_name
 
 MOST_ROWS = 24  # steps in the table

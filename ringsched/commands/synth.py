@@ -11,9 +11,9 @@ import click
 
 from ringsched.commands.output import print_json, say, show, write_file
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_USAGE, Diagnostic, DiagnosticError
+from ringsched.plans.plan import KINDS, PlanKind
 from ringsched.schedule.vocabulary import closest
 from ringsched.synth.place import parse_topology
-from ringsched.synth.plan import KINDS, PlanKind
 from ringsched.synth.search import Synthesis, distance, shown, synthesise
 from ringsched.synth.write import text_of
 

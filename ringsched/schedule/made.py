@@ -9,15 +9,17 @@ import itertools
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from ringsched.collectives import OWNED
+from ringsched.plans.bounds import bound_of
+from ringsched.plans.choose import plan_of
+from ringsched.plans.network import network_of
+from ringsched.plans.plan import Plan
+from ringsched.schedule.planned import pinned_steps
 from ringsched.schedule.schedule import Constructed, Item
 from ringsched.schedule.statements import statements
 from ringsched.topology import Topology
-
-if TYPE_CHECKING:
-    from ringsched.synth.plan import Plan
 
 MOST_RANKS = 128  # that steps are searched for: more take minutes
 
@@ -53,12 +55,6 @@ def _in_a_row(plan: Plan) -> Plan:
 
 @lru_cache(maxsize=16)
 def _searched(kind: Constructed, topology: Topology, dims: tuple[int, ...], root: int) -> tuple[Item, ...]:
-    # late: what the searches find is checked with the help of the modules that import this one
-    from ringsched.synth.bounds import bound_of
-    from ringsched.synth.network import network_of
-    from ringsched.synth.search import plan_of
-    from ringsched.synth.write import schedule_of
-
     if topology.ranks > MOST_RANKS:
         raise CannotMake(f"such steps are searched for up to {MOST_RANKS} ranks, and there are {topology.ranks}")
     network = network_of(topology)
@@ -71,5 +67,5 @@ def _searched(kind: Constructed, topology: Topology, dims: tuple[int, ...], root
         plan = plan_of(network, kind, bound, root=root, parts=wish, seed=0)
         if math.prod(plan.dims[OWNED[kind] :]) == count:
             plan = plan if OWNED[kind] else _in_a_row(plan)
-            return schedule_of(plan, plan.transfers).items
+            return pinned_steps(plan)
     raise CannotMake(f"the search makes {list(plan.dims)} chunks, and there are {list(dims)}")

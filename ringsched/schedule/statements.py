@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ringsched.diagnostics import InternalError
 from ringsched.expr import Expr, Int, Lookup, Var, binary, lookups
-from ringsched.schedule.construct import Construction, Move, Place, backwards, exchange, spread
+from ringsched.plans.construct import Construction, Move, Place, backwards, exchange, spread
 from ringsched.schedule.schedule import ChunkRef, Constructed, Item, Loop, Op, Range, Rank, Slice, Step, Transfer
 from ringsched.topology import Topology
 

@@ -5,30 +5,20 @@ A list of pinned transfers while that can be read; beyond, few statements with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
-from ringsched.collectives import OWNED, Chunk
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError
-from ringsched.expr import Expr, Int
+from ringsched.expr import Int
+from ringsched.plans.plan import Plan, PlanKind
 from ringsched.schedule.flat import FlatSchedule
+from ringsched.schedule.planned import pinned_dims, pinned_steps
 from ringsched.schedule.printer import print_schedule
-from ringsched.schedule.schedule import (
-    ChunkRef,
-    Collective,
-    Constructed,
-    Item,
-    Rank,
-    Schedule,
-    Slice,
-    Step,
-    Transfer,
-)
+from ringsched.schedule.schedule import Collective, Constructed, Item, Schedule
 from ringsched.schedule.statements import statements, tables
+from ringsched.schedule.tabled import tabled
 from ringsched.schedule.tree import MAX_BYTES, MAX_KEYS, MAX_NODES
 from ringsched.synth.place import name_of, spec_of
-from ringsched.synth.plan import Move, Plan, PlanKind
-from ringsched.synth.tabled import tabled
 from ringsched.topology import Topology
 from ringsched.verify.dataflow import findings_of
 
@@ -37,20 +27,13 @@ MOST_OTHERS = 20_000  # values of a file besides the entries of its tables
 
 
 def schedule_of(plan: Plan, pinned: int = MOST_PINNED) -> Schedule:
-    """The plan as a schedule, with at most so many pinned transfers.
-
-    Of those, ranks and owners are given by coordinates on a mesh or torus, and parts in a row are one slice.
-    """
-    topology = plan.network.topology
+    """The plan as a schedule, with at most so many pinned transfers: more of them go into tables."""
     collective = Collective(kind=plan.kind, root=Int(value=plan.root) if plan.kind in ("broadcast", "reduce") else None)
+    topology = plan.network.topology
     form = tabled(plan) if plan.transfers > pinned else None
     if form is not None:
         return _schedule(topology, collective, plan.dims, form.items, form.tables)
-    ranks = tuple(_rank(topology, rank) for rank in range(topology.ranks))
-    items = tuple(Step(transfers=tuple(_transfers(plan, step, ranks))) for step in plan.steps)
-    sides = topology.sides if len(topology.coordinates) > 1 else (topology.ranks,)
-    owners = OWNED[plan.kind]
-    return _schedule(topology, collective, (*sides * owners, *plan.dims[owners:]), items)
+    return _schedule(topology, collective, pinned_dims(plan), pinned_steps(plan))
 
 
 def constructed(topology: Topology, kind: PlanKind, steps: Sequence[Constructed], parts: int) -> Schedule:
@@ -108,46 +91,3 @@ def judged(flat: FlatSchedule) -> Literal["right", "undecided"]:
     if all(finding.code.startswith("RS7") for finding in found):
         return "undecided"
     raise InternalError(f"the synthesised schedule is wrong: {found[0].message}")
-
-
-def _transfers(plan: Plan, step: Sequence[Move], ranks: Sequence[Rank]) -> Iterable[Transfer]:
-    """One for each move, or for each run of parts of one chunk that go the same way."""
-    owners = OWNED[plan.kind]
-    split = len(plan.dims) > owners
-    runs: list[tuple[Move, int]] = []  # the first move, and how many more of them
-    for move in sorted(step, key=lambda m: (m.sender, m.receiver, m.op, m.chunk)):
-        if runs and split and _continues(*runs[-1], move):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((move, 0))
-    for move, more in runs:
-        yield Transfer(
-            chunk=ChunkRef(index=_index(plan, move.chunk, more, ranks)),
-            sender=ranks[move.sender],
-            to=ranks[move.receiver],
-            op=move.op,
-        )
-
-
-def _continues(first: Move, more: int, move: Move) -> bool:
-    """Whether `move` takes the next part along."""
-    part = first.chunk[-1] + more + 1
-    return move == first._replace(chunk=(*first.chunk[:-1], part))
-
-
-def _index(plan: Plan, chunk: Chunk, more: int, ranks: Sequence[Rank]) -> tuple[Expr | Slice, ...]:
-    owners = OWNED[plan.kind]
-    index: list[Expr | Slice] = []
-    for owner in chunk[:owners]:
-        index += ranks[owner].coordinates
-    rest: list[Expr | Slice] = [Int(value=part) for part in chunk[owners:]]
-    if more and more + 1 == plan.dims[-1]:
-        rest = [*rest[:-1]] if owners or len(rest) > 1 else [Slice()]
-    elif more:
-        rest[-1] = Slice(start=Int(value=chunk[-1]), stop=Int(value=chunk[-1] + more + 1))
-    return (*index, *rest)
-
-
-def _rank(topology: Topology, rank: int) -> Rank:
-    place = topology.at(rank) if len(topology.coordinates) > 1 else (rank,)
-    return Rank(coordinates=tuple(Int(value=coordinate) for coordinate in place))

@@ -1,14 +1,18 @@
 """The Exchange: which `lax.ppermute` are called in which order, and what they carry.
 
     exchange ::= node …                                  nodes run one after the other
-    node     ::= step | loop
+    node     ::= step | loop | own
     loop     ::= for VAR in FIRST … LAST: step           both ends included
     step     ::= message …                               all of them read what was held before the step
     message  ::= shift | round                           one ppermute
+    own      ::= multiply [chunks]                       that have not arrived; none: all there are
 
 A rank holds an array with a place for each chunk. A shift is one statement of the schedule: what is sent, and where it
 belongs as it arrives, are expressions of a rank's own coordinates and of loop variables. A round is a list of routes,
 of which each rank begins one at most and ends one at most: what is left of transfers that no such expressions describe.
+
+To multiply chunks is to multiply them by the weight where it is done on arrival, and to compute this rank's own terms
+of their sums where it is done before sending.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Shift:
     """`statement` at every rank. `everyone` receives, or only some ranks do.
 
     sent: the chunks that a sender sends; arrived: the same in terms of the receiver's coordinates. `each`: the range of
-    a variable in both, of which all values are sent at once.
+    a variable in both, of which all values are sent at once. multiplies: what arrives is multiplied as it is stored.
     """
 
     statement: Transfer
@@ -45,6 +49,7 @@ class Shift:
     sent: Index
     arrived: Index
     each: Range | None
+    multiplies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,20 @@ class Loop:
     step: Step
 
     @property
+    def multiplies(self) -> bool:
+        return any(isinstance(message, Shift) and message.multiplies for message in self.step.messages)
+
+    @property
     def turns(self) -> int:
         return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """`index`: which chunks, in the rank's own terms; empty: all. `each`: as in a shift."""
+
+    index: Index = ()
+    each: Range | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,5 +113,5 @@ class Exchange:
     """`parameters`: names of the schedule's parameters that the text may use; the others stand there as numbers."""
 
     flat: FlatSchedule
-    nodes: tuple[Step | Loop, ...]
+    nodes: tuple[Step | Loop | Own, ...]
     parameters: tuple[str, ...]

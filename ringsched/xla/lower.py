@@ -4,21 +4,24 @@ What a step moves is known in numbers (`verify.resolve`). A statement that every
 receivers differ and where the chunks that arrive have names in the receiver's own terms. Such names are guessed, by
 putting the sender's coordinates into the statement, and kept only if they give the right chunks at every rank in every
 turn; what has none, and transfers that are pinned to ranks, become rounds.
+
+Products come between the steps where all of these are shifts, else behind them, or before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ringsched.diagnostics import Diagnostic, Label
-from ringsched.expr import Expr, Var, binary, names
+from ringsched.expr import Expr, Var, binary, names, substitute
+from ringsched.program.simplify import simplify
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
-from ringsched.schedule.schedule import Chain, Schedule, Slice
+from ringsched.schedule.schedule import Range, Slice
 from ringsched.verify.resolve import Move, Resolver
-from ringsched.xla.exchange import Exchange, Loop, Message, Shift, Step
+from ringsched.xla.exchange import Exchange, Loop, Message, Own, Round, Shift, Step
+from ringsched.xla.products import first_products, interleaved, own_chunks
 from ringsched.xla.rounds import rounds
-from ringsched.xla.shifts import Turn, shift_of
+from ringsched.xla.shifts import Turn, shift_of, substituted
 from ringsched.xla.words import RESERVED
 
 
@@ -30,27 +33,62 @@ class _Run:
     variables: tuple[str | None, ...]
 
 
-def exchange_of(flat: FlatSchedule) -> Exchange:
-    """The Exchange of a schedule whose data flow is right."""
+def exchange_of(flat: FlatSchedule, parameters: Collection[str] | None = None) -> Exchange:
+    """The Exchange of a schedule whose data flow is right. parameters: that may be named; None: all."""
     resolver = Resolver(flat)
-    parameters = tuple(name for name in flat.env if name not in RESERVED)
-    steps = [_turns(flat.steps[number], list(resolver.step(number))) for number in range(len(flat.steps))]
-    nodes: list[Step | Loop] = []
-    for run in _runs(flat, [step for step in steps if step]):
+    named = tuple(name for name in flat.env if name not in RESERVED and (parameters is None or name in parameters))
+    numbered = [_turns(flat.steps[number], list(resolver.step(number))) for number in range(len(flat.steps))]
+    steps = [step for step in numbered if step]
+    compute = flat.schedule.compute
+    nodes = None if compute is None else _interleaved(flat, named, steps)
+    if nodes is None:
+        nodes = _nodes(flat, named, steps)
+        if compute is not None:
+            nodes = [*nodes, Own()] if compute.moment == "on arrival" else [Own(), *nodes]
+    return Exchange(flat=flat, nodes=tuple(nodes), parameters=named)
+
+
+def _interleaved(
+    flat: FlatSchedule, parameters: tuple[str, ...], steps: Sequence[tuple[Turn, ...]]
+) -> list[Step | Loop | Own] | None:
+    """The nodes with products between the steps, where that can be."""
+    turns = interleaved(flat, steps)
+    if turns is None:
+        return None
+    nodes = _nodes(flat, parameters, turns)
+    inner = [node.step if isinstance(node, Loop) else node for node in nodes]
+    if any(isinstance(message, Round) for step in inner if isinstance(step, Step) for message in step.messages):
+        return None
+    gathers = flat.schedule.compute is not None and flat.schedule.compute.moment == "on arrival"
+    return [own_chunks(flat), *nodes] if gathers else nodes
+
+
+def _nodes(
+    flat: FlatSchedule, parameters: tuple[str, ...], steps: Sequence[tuple[Turn, ...]]
+) -> list[Step | Loop | Own]:
+    nodes: list[Step | Loop | Own] = []
+    for run in _runs(flat, steps):
         loop = _loop(flat, parameters, run) if len(run.turns) > 1 else None
-        nodes += [loop] if loop is not None else [_step(flat, parameters, turn) for turn in run.turns]
-    return Exchange(flat=flat, nodes=tuple(nodes), parameters=parameters)
+        if loop is not None:
+            nodes += [*_begun(flat, run.turns[0], loop.step, {loop.var: loop.first}), loop]
+            continue
+        for turns in run.turns:
+            step = _step(flat, parameters, turns)
+            nodes += [*_begun(flat, turns, step, {}), step]
+    return nodes
 
 
-def no_products(schedule: Schedule | Chain) -> Diagnostic:
-    """RS614: the back end moves and adds, and does not multiply."""
-    span = None if isinstance(schedule, Chain) or schedule.compute is None else schedule.compute.span
-    return Diagnostic(
-        code="RS614",
-        message=f"the xla back end does not multiply, and `{schedule.name}` does",
-        primary=Label(span=span, text="products are for the pallas back end") if span else None,
-        help="leave out `--backend xla`, or take the collective without `compute:`",
-    )
+def _begun(flat: FlatSchedule, turns: tuple[Turn, ...], step: Step, known: Mapping[str, int]) -> Iterator[Own]:
+    """What has to be multiplied before it is sent in this step, or in the first turn of a loop."""
+    for turn, message in zip(turns, step.messages, strict=False):
+        if isinstance(message, Shift):
+            for own in first_products(flat, turn, message):
+                index, each = substituted(own.index, known), own.each
+                if each is not None:
+                    first, last = substitute(each.first, known), substitute(each.last, known)
+                    each = Range(var=each.var, first=first, last=last)
+                simple = (part if isinstance(part, Slice) else simplify(part, {}) for part in index)
+                yield Own(index=tuple(simple), each=each)
 
 
 def _turns(transfers: Sequence[FlatTransfer], moves: Sequence[Move]) -> tuple[Turn, ...]:
@@ -81,6 +119,8 @@ def _advance(before: tuple[Turn, ...], after: tuple[Turn, ...]) -> tuple[str | N
         return None
     found: list[str | None] = []
     for one, other in zip(before, after, strict=True):
+        if other.sends_first or other.needs_first or one.multiplies != other.multiplies:
+            return None
         if one.transfer.statement is not other.transfer.statement or not (one.plain and other.plain):
             return None
         env, then = one.transfer.env, other.transfer.env

@@ -8,14 +8,12 @@ fixed part  the text of `template.py` after its marker, the same in all modules
 
 from __future__ import annotations
 
-import importlib.resources
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ringsched.codegen import shapes
-from ringsched.codegen.lines import call, header, paragraph, spaced
-from ringsched.collectives import OWNED
-from ringsched.expr import Expr, names
+from ringsched.codegen.lines import call, fixed_part, header, paragraph, spaced
+from ringsched.expr import names
+from ringsched.xla.constants import constant_lines, translator_of
 from ringsched.xla.exchange import Exchange
 from ringsched.xla.steps import Steps
 from ringsched.xla.translate import Translator
@@ -43,17 +41,12 @@ def module_text(exchange: Exchange, *, name: str, heading: str, facts: list[tupl
     steps = module.steps()
     typed = exchange.flat.promise.kind == "all_reduce"
     imports = IMPORTS.format(more=TYPED if typed else "")
-    lines = [*header(name, heading, facts, "x", imports), *module.constants()]
+    constants = constant_lines(exchange, module.translator)
+    lines = [*header(name, heading, facts, "x", imports), *constants]
     lines += ["", "", *module.public(), "", "", *module.sharded()]
     lines += ["", "", *module.inner(), "", "", *steps] if typed else ["", "", *steps]
     parts = ["template_sum.py", "template.py"] if typed else ["template.py"]
-    return "\n\n".join([spaced(lines), *map(_fixed_part, parts)])
-
-
-def _fixed_part(name: str) -> str:
-    """The text of a template after its marker."""
-    text = importlib.resources.files("ringsched.xla").joinpath(name).read_text(encoding="utf-8")
-    return text.split("# ==== marker ====\n", 1)[1]
+    return "\n\n".join([spaced(lines), *(fixed_part(part, "ringsched.xla") for part in parts)])
 
 
 @dataclass(slots=True)
@@ -66,29 +59,10 @@ class _Module:
     def __post_init__(self) -> None:
         flat = self.exchange.flat
         self.shape = shapes.of(flat.promise, self.name)
-        bounds = {c: (0, side - 1) for c, side in zip(flat.topology.coordinates, flat.topology.sides, strict=True)}
-        self.translator = Translator(env=flat.env, bounds={"r": (0, flat.topology.ranks - 1)} | bounds)
+        self.translator = translator_of(self.exchange)
 
     def steps(self) -> list[str]:
         return Steps(exchange=self.exchange, translator=self.translator).lines()
-
-    def constants(self) -> list[str]:
-        """Parameters, sizes, tables."""
-        flat = self.exchange.flat
-        lines = [f"{name} = {flat.env[name]}" for name in self.exchange.parameters]
-        lines += [f"SIDES = {self._sizes(flat.schedule.topology.sides, flat.topology.sides)}"]
-        lines += ["RANKS = math.prod(SIDES)", f"CHUNKS = {self._sizes(flat.schedule.chunks, flat.promise.dims)}"]
-        if OWNED[flat.promise.kind]:
-            lines.append(f"PARTS = CHUNKS[{OWNED[flat.promise.kind] * flat.promise.group}:]  # of a shard")
-        return [*lines, *self.translator.table_lines()]
-
-    def _sizes(self, exprs: Sequence[Expr], numbers: tuple[int, ...]) -> str:
-        """As the schedule says them, where its parameters have their own names here."""
-        texts = list(map(str, numbers))
-        for position, expr in enumerate(exprs):
-            if names(expr) <= set(self.exchange.parameters):
-                texts[position] = self.translator.number(expr)
-        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
     # ---- the function -------------------------------------------------------------------------------------------
 
@@ -181,7 +155,9 @@ class _Module:
                 return [
                     "x = x.astype(jnp.int32) if x.dtype == bool else x",
                     "typed = jax.typeof(lax.axis_index(axes)).mat.varying",
-                    "return _typed_sum(x, axes) if typed else _sum(x, axes)",
+                    "if not typed:",
+                    "    return _sum(x, axes)",
+                    "return _typed_sum(lambda x: _sum(x, axes), lambda x: x, axes, x)",
                 ]
             case "reduce":
                 lines = ["x = x.astype(jnp.int32) if x.dtype == bool else x", *_TRANSFERRED]

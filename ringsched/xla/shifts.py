@@ -25,10 +25,18 @@ Names = Mapping[str, Expr | int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a statement moves in one step."""
+    """What a statement moves in one step.
+
+    Of a schedule that multiplies before it sends: `sends_first` are the parts of the chunks (those along the dimensions
+    that the statement does not name, counted through) whose terms have to be there before, `needs_first` those to which
+    something comes. multiplies: what arrives is multiplied, or its terms are computed, as it is stored.
+    """
 
     transfer: FlatTransfer
     moves: tuple[Move, ...]
+    sends_first: tuple[int, ...] = ()
+    needs_first: tuple[int, ...] = ()
+    multiplies: bool = False
 
     @property
     def routes(self) -> dict[int, int]:
@@ -68,7 +76,7 @@ def shift_of(
         if statement.each is not None:
             first, last = substitute(statement.each.first, known), substitute(statement.each.last, known)
             each = Range(var=var, first=first, last=last)
-        sent = _substituted(statement.chunk.index, known)
+        sent = substituted(statement.chunk.index, known)
         to = tuple(substitute(e, known) for e in statement.to.coordinates)
         when = tuple(substitute(e, known) for e in statement.when)
         own = frozenset({*topology.coordinates, "r"})
@@ -87,17 +95,27 @@ def shift_of(
         if len(to) != len(topology.sides):
             to = unflattened(to[0], topology.sides)
         guards = tuple(substitute(c, place) for c in when if names(c) & own)
-        guesses = (_simplified(_substituted(sent, source)) for source in _sources(topology, to, turns))
+        guesses = (_simplified(substituted(sent, source)) for source in _sources(topology, to, turns))
         arrived = next((guess for guess in guesses if trial.holds(guess, received=True)), None)
         if arrived is None or not trial.holds(sent, received=False):
             return None
     except EvaluationError:  # a constant part without a value, behind a guard that is false
         return None
     pairs = Pairs(to=to, when=guards)
-    return Shift(statement=statement, pairs=pairs, everyone=everyone, sent=sent, arrived=arrived, each=each)
+    return Shift(
+        statement=statement,
+        pairs=pairs,
+        everyone=everyone,
+        sent=sent,
+        arrived=arrived,
+        each=each,
+        multiplies=turns[0].multiplies,
+    )
 
 
-def _substituted(index: Index, known: Names) -> Index:
+def substituted(index: Index, known: Names) -> Index:
+    """The same chunks with these names known."""
+
     def end(expr: Expr | None) -> Expr | None:
         return None if expr is None else substitute(expr, known)
 

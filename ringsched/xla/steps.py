@@ -1,4 +1,9 @@
-"""Exchange → the text of `_transfers`, the function that runs all steps."""
+"""Exchange → the text of `_transfers`, the function that runs all steps.
+
+Where chunks are multiplied on arrival, it has the products `out`, too: `out.plus(chunk)[index]` has one more. Where
+they are multiplied before they are sent, `terms[index]` are the rank's own terms, and `terms.plus(arrived)[index]` are
+these with what arrives.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,8 @@ from ringsched.codegen.lines import WIDTH, call, comment
 from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
 from ringsched.lower.lanes import untwisted
 from ringsched.schedule.notation import show_chunk, show_range, show_rank
-from ringsched.schedule.schedule import Range, Slice, Transfer
-from ringsched.xla.exchange import Exchange, Index, Loop, Pairs, Round, Route, Shift, Step
+from ringsched.schedule.schedule import Moment, Range, Slice, Transfer
+from ringsched.xla.exchange import Exchange, Index, Loop, Own, Pairs, Round, Route, Shift, Step
 from ringsched.xla.translate import Translator, nested
 
 UNROLLED = 8  # turns of a loop that jax unrolls as it traces
@@ -20,10 +25,11 @@ UNROLLED = 8  # turns of a loop that jax unrolls as it traces
 
 @dataclass(slots=True)
 class Steps:
-    """`names`: of the pairs that stand before the steps, by the arguments of `_pairs`."""
+    """`name`: of the function; `names`: of the pairs that stand before the steps, by the arguments of `_pairs`."""
 
     exchange: Exchange
     translator: Translator
+    name: str = "_transfers"
     names: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
@@ -37,21 +43,37 @@ class Steps:
             prelude.append(f"    {', '.join(coordinates)} = _coordinates(axes)")
         for arguments, name in self.names.items():
             prelude += call(f"{name} = _pairs(", arguments, 4)
+        result = "held, out" if self.moment == "on arrival" else "held"
+        return [*self._head(), *prelude, *body, *([""] if body else []), f"    return {result}"]
+
+    @property
+    def moment(self) -> Moment | None:
+        """When chunks are multiplied, if they are."""
+        compute = self.exchange.flat.schedule.compute
+        return None if compute is None else compute.moment
+
+    def _head(self) -> list[str]:
+        match self.moment:
+            case None:
+                more, held, says = "", "[*CHUNKS, size], the chunks at this rank", ""
+            case "on arrival":
+                more, held, says = ", out", "[*CHUNKS, rows, depth]", "; out: their products"
+            case _:
+                more, held, says = ", terms", "[*CHUNKS, rows, cols]", "; terms: this rank's own"
         return [
-            "def _transfers(held, axes):",
-            '    """All steps of the schedule; held: [*CHUNKS, size], the chunks at this rank."""',
-            *prelude,
-            *body,
-            *([""] if body else []),
-            "    return held",
+            f"def {self.name}(held, axes{more}):",
+            f'    """All steps of the schedule; held: {held}{says}."""',
         ]
 
-    def _node(self, node: Step | Loop) -> Iterator[str]:
+    def _node(self, node: Step | Loop | Own) -> Iterator[str]:
         if isinstance(node, Step):
             yield from _Writer(self, 4, node.label).step(node)
             return
+        if isinstance(node, Own):
+            yield from _Writer(self, 4).own(node)
+            return
         self.translator.bounds[node.var] = (node.first, node.last)
-        if node.even and node.turns > UNROLLED:
+        if node.even and node.turns > UNROLLED and not node.multiplies:  # products hide transfers of other turns
             yield f"    def turn({node.var}, held):"
             yield from _Writer(self, 8).step(node.step)
             yield "        return held"
@@ -104,16 +126,40 @@ class _Writer:
             else:
                 yield from self._round(message, arrived)
         yield from self.stores
+        self._forget()
+
+    def _forget(self) -> None:
         for var in self.ranges:
             del self.translator.bounds[var]
+
+    def own(self, own: Own) -> Iterator[str]:
+        """What is multiplied without having arrived."""
+        gathers = self.steps.moment == "on arrival"
+        if not own.index:
+            yield f"{self.pad}{'out = out.plus(held)[...]' if gathers else 'held = terms[...]'}"
+            return
+        yield from comment("this rank's own" if gathers else "this rank's own terms", self.indent)
+        index = own.index
+        if own.each is not None:
+            (index,), lines = self._each((index,), own.each)
+            yield from lines
+        before: list[str] = []
+        place = self._place(index, "", before)
+        yield from before
+        if gathers:
+            yield f"{self.pad}out = out.plus(held[{place}])[{place}]"
+        else:
+            yield from call(f"held = held.at[{place}].set(", [f"terms[{place}]"], self.indent)
+        self._forget()
 
     # ---- a statement at every rank ------------------------------------------------------------------------------
 
     def _shift(self, shift: Shift, arrived: str) -> Iterator[str]:
         yield from comment(_statement(shift.statement) + (f"; {self.label}" if self.label else ""), self.indent)
         if shift.each is not None:
-            shift, line = self._each(shift, shift.each)
-            yield from line
+            (sent, then), lines = self._each((shift.sent, shift.arrived), shift.each)
+            shift = replace(shift, sent=sent, arrived=then)
+            yield from lines
         pairs = self._pairs(shift.pairs)
         if self.plain in _names(shift.pairs):
             name = "pairs" + arrived.removeprefix("arrived")
@@ -121,31 +167,46 @@ class _Writer:
         else:
             name = self.steps.named(pairs, self._base(shift.pairs))
         before: list[str] = []
-        operand = self._place("held", shift.sent, "", before)
+        operand = f"held[{self._place(shift.sent, '', before)}]" if shift.sent else "held"
         yield from before
-        yield from call(f"{arrived} = _permute(", [operand, "axes", name], self.indent)
+        yield from call(f"{arrived} = _permute(", [operand, "axes", name, *self._travelling], self.indent)
         self.stores += self._store(shift, arrived, name)
+
+    @property
+    def _travelling(self) -> list[str]:
+        """As which dtype sums travel."""
+        return ["terms.partial"] if self.steps.moment == "before sending" else []
 
     def _store(self, shift: Shift, arrived: str, pairs: str) -> Iterator[str]:
         """Puts what arrives where it belongs; a rank to which nothing comes drops it."""
         adds = shift.statement.op == "reduce"
+        multiplied = self.steps.moment if shift.multiplies else None
         if not shift.arrived:
-            yield f"{self.pad}held = {'held + ' if adds else ''}{arrived}"
+            if multiplied == "before sending":
+                arrived = f"terms.plus({arrived})[...]"
+            yield f"{self.pad}held = {'held + ' if adds and multiplied is None else ''}{arrived}"
+            if multiplied == "on arrival":
+                yield f"{self.pad}out = out.plus({arrived})[...]"
             return
         before: list[str] = []
-        place = self._place("held.at", shift.arrived, "" if shift.everyone else pairs, before)
+        place = self._place(shift.arrived, "" if shift.everyone else pairs, before)
         yield from before
-        options = [arrived] + ([] if shift.everyone else ['mode="drop"'])
-        yield from call(f"held = {place}.{'add' if adds else 'set'}(", options, self.indent)
+        options = [] if shift.everyone else ['mode="drop"']
+        if multiplied == "before sending":
+            sums = f"terms.plus({arrived})[{place}]"
+            yield from call(f"held = held.at[{place}].set(", [sums, *options], self.indent)
+            return
+        yield from call(f"held = held.at[{place}].{'add' if adds else 'set'}(", [arrived, *options], self.indent)
+        if multiplied == "on arrival":
+            yield f"{self.pad}out = out.plus({arrived})[{place}]"
 
-    def _place(self, array: str, index: Index, only: str, before: list[str]) -> str:
-        """`held[i, j]`; in `before` what has to stand before it where it is too long for a line of its own.
+    def _place(self, index: Index, only: str, before: list[str]) -> str:
+        """`i, j`; in `before` what has to stand before it where it is too long for a line of its own.
 
         only: pairs; ranks to which they bring nothing get a place that there is not.
         """
-        if not index:
-            return array
         room = WIDTH - self.indent - len("held = held.at[].set(")
+        room -= len("    terms.plus()[],") if self.steps.moment == "before sending" else 0
         room -= len(f"_only({only}, axes, )") if only else 0
         while True:
             parts = [self._part(part) for part in index]
@@ -157,7 +218,7 @@ class _Writer:
         if only:
             number = next(k for k, part in enumerate(index) if not isinstance(part, Slice))
             parts[number] = f"_only({only}, axes, {parts[number]})"
-        return f"{array}[{', '.join(parts)}]"
+        return ", ".join(parts)
 
     def _part(self, part: Expr | Slice) -> str:
         if not isinstance(part, Slice):
@@ -179,7 +240,7 @@ class _Writer:
         self.ranges[name] = ""
         return Var(name=name)
 
-    def _each(self, shift: Shift, each: Range) -> tuple[Shift, list[str]]:
+    def _each(self, indices: tuple[Index, ...], each: Range) -> tuple[tuple[Index, ...], list[str]]:
         """The variable of `each` as an array of all its values; another name where it has other values in the step."""
         stop = self.translator.number(binary("+", each.last, 1))
         text = f"jnp.arange({self.translator.number(each.first)}, {stop})"
@@ -187,12 +248,12 @@ class _Writer:
         while self.ranges.get(var, text) != text:
             var += "_"
         known = {each.var: Var(name=var)}
-        shift = replace(shift, sent=_renamed(shift.sent, known), arrived=_renamed(shift.arrived, known))
+        indices = tuple(_renamed(index, known) for index in indices)
         if var in self.ranges:
-            return shift, []
+            return indices, []
         self.ranges[var] = text
         self.translator.bounds[var] = self._least_and_greatest(each)
-        return shift, [f"{self.pad}{var} = {text}"]
+        return indices, [f"{self.pad}{var} = {text}"]
 
     def _least_and_greatest(self, each: Range) -> tuple[int, int]:
         envs: list[dict[str, int]] = [dict(self.translator.env)]
@@ -254,7 +315,8 @@ class _Writer:
             said = route.statements
             yield from self._route(route)
         yield f"{self.pad}]"
-        yield f"{self.pad}{arrived}, place{suffix} = _carried(held, axes, routes{suffix})"
+        arguments = ["held", "axes", f"routes{suffix}", *self._travelling]
+        yield from call(f"{arrived}, place{suffix} = _carried(", arguments, self.indent)
         self.stores.append(f"{self.pad}held = _{'added' if round_.adds else 'stored'}(held, place{suffix}, {arrived})")
 
     def _route(self, route: Route) -> Iterator[str]:

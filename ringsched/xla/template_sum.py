@@ -6,10 +6,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 
-def _sum(x, axes):
-    return lax.psum(x, axes)
-
-
 def _vary(x, axes):
     return lax.pcast(x, axes, to="varying")
 
@@ -18,12 +14,19 @@ def _vary(x, axes):
 # The type of a sum.
 
 
-def _typed_sum(x, axes):
-    """`_sum` with the type of what is the same at all ranks, as that of `lax.psum`."""
-    apply = jax.custom_vjp(lambda x: _same.bind(_sum(x, axes), axes=axes))
-    # The cotangent has that type, too: it needs no sum of its own.
-    apply.defvjp(lambda x: (apply(x), None), lambda _, ct: (_vary(ct, axes),))
-    return apply(x)
+def _typed_sum(function, term, axes, *operands):
+    """function(*operands), with the type of what is the same at all ranks.
+
+    It is the sum of what `term` makes of the operands at each rank, and its gradient that
+    of `lax.psum`: the cotangent has that type, too, and needs no sum of its own.
+    """
+    apply = jax.custom_vjp(lambda *them: _same.bind(function(*them), axes=axes))
+
+    def transposed(operands, ct):
+        return jax.vjp(term, *operands)[1](_vary(ct, axes))
+
+    apply.defvjp(lambda *them: (apply(*them), them), transposed)
+    return apply(*operands)
 
 
 def _same_type(x, *, axes):

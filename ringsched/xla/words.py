@@ -8,8 +8,9 @@ RESERVED = frozenset(
     {
         *keyword.kwlist,
         *("r", "x", "y", "z", "held", "chunks", "axes", "axis", "arrived", "pairs", "place", "routes", "turn"),
+        *("out", "terms", "copy"),
         *("jax", "jnp", "lax", "math", "itertools", "functools", "NamedSharding", "P"),
-        *("SIDES", "RANKS", "CHUNKS", "PARTS", "END", "ROOT"),
+        *("SIDES", "RANKS", "CHUNKS", "PARTS", "ALONG", "END", "ROOT"),
         *("len", "list", "map", "max", "min", "range", "sorted", "sum", "tuple", "zip"),
     }
 )

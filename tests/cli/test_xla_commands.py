@@ -62,9 +62,11 @@ def test_misuse(options, message, tmp_path):
 
 
 def test_products(tmp_path):
-    result = ringsched("run", "all_gather_matmul", "--backend", "xla", cwd=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr.startswith("error[RS614]: the xla back end does not multiply, and `all_gather_matmul` does\n")
+    for name, with_ in (("matmul_reduce_scatter", "the product"), ("tp_mlp", "the layers")):
+        result = ringsched("run", name, "--backend", "xla", "--set", "N=2", "--dtype", "bf16", cwd=tmp_path)
+        assert (result.returncode, result.stderr) == (0, "")
+        said = result.stdout.splitlines()[-1]
+        assert said.startswith(f"{name}: the module agrees with {with_} in float64 on 2 virtual devices, x=")
 
 
 def test_run():

@@ -114,8 +114,11 @@ def _coordinates(axes):
     return place
 
 
-def _permute(x, axes, pairs):
-    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours."""
+def _permute(x, axes, pairs, dtype=None):
+    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
+
+    dtype: as which x travels; None: as it is.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
 
@@ -129,7 +132,8 @@ def _permute(x, axes, pairs):
         return number
 
     pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
-    return lax.ppermute(x, ordered, pairs)
+    arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
+    return arrived.astype(x.dtype)
 
 
 def _only(pairs, axes, index):
@@ -139,7 +143,7 @@ def _only(pairs, axes, index):
     return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
 
 
-def _carried(held, axes, routes):
+def _carried(held, axes, routes, dtype=None):
     """What comes to this rank, and where it belongs.
 
     routes: (sender, receiver, numbers of chunks), each rank once at most on either side.
@@ -154,7 +158,7 @@ def _carried(held, axes, routes):
     # Beyond the end there is nothing to send, and what is stored there is dropped.
     chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
     pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return _permute(chunks, axes, pairs), jnp.array(received)[r]
+    return _permute(chunks, axes, pairs, dtype), jnp.array(received)[r]
 
 
 def _stored(held, place, arrived):
@@ -167,7 +171,7 @@ def _added(held, place, arrived):
 
 def _flat(held):
     """Chunks counted through."""
-    return held.reshape(math.prod(CHUNKS), held.shape[-1])
+    return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
 
 
 # How a collective is called.
@@ -237,7 +241,11 @@ def _uncut(chunks, shape, n=1):
     return chunks.reshape(n, math.prod(chunks.shape) // n)[:, :size].reshape(shape)
 
 
-def _placed(own, place):
-    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet."""
-    held = jnp.zeros_like(own, shape=(*CHUNKS, own.shape[-1]))
+def _placed(own, place, dimensions=1):
+    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet.
+
+    dimensions: how many a chunk has.
+    """
+    chunk = own.shape[own.ndim - dimensions :]
+    held = jnp.zeros_like(own, shape=(*CHUNKS, *chunk))
     return held.at[place].set(own)

@@ -36,7 +36,9 @@ def all_reduce(x, *, axis_name):
     x = _vary(jnp.asarray(x), axes)
     x = x.astype(jnp.int32) if x.dtype == bool else x
     typed = jax.typeof(lax.axis_index(axes)).mat.varying
-    return _typed_sum(x, axes) if typed else _sum(x, axes)
+    if not typed:
+        return _sum(x, axes)
+    return _typed_sum(lambda x: _sum(x, axes), lambda x: x, axes, x)
 
 
 def all_reduce_sharded(x, *, mesh, axis_name, in_specs=None, out_specs=None, **options):
@@ -92,12 +94,19 @@ def _transfers(held, axes):
 # The type of a sum.
 
 
-def _typed_sum(x, axes):
-    """`_sum` with the type of what is the same at all ranks, as that of `lax.psum`."""
-    apply = jax.custom_vjp(lambda x: _same.bind(_sum(x, axes), axes=axes))
-    # The cotangent has that type, too: it needs no sum of its own.
-    apply.defvjp(lambda x: (apply(x), None), lambda _, ct: (_vary(ct, axes),))
-    return apply(x)
+def _typed_sum(function, term, axes, *operands):
+    """function(*operands), with the type of what is the same at all ranks.
+
+    It is the sum of what `term` makes of the operands at each rank, and its gradient that
+    of `lax.psum`: the cotangent has that type, too, and needs no sum of its own.
+    """
+    apply = jax.custom_vjp(lambda *them: _same.bind(function(*them), axes=axes))
+
+    def transposed(operands, ct):
+        return jax.vjp(term, *operands)[1](_vary(ct, axes))
+
+    apply.defvjp(lambda *them: (apply(*them), them), transposed)
+    return apply(*operands)
 
 
 def _same_type(x, *, axes):
@@ -143,8 +152,11 @@ def _coordinates(axes):
     return place
 
 
-def _permute(x, axes, pairs):
-    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours."""
+def _permute(x, axes, pairs, dtype=None):
+    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
+
+    dtype: as which x travels; None: as it is.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
 
@@ -158,7 +170,8 @@ def _permute(x, axes, pairs):
         return number
 
     pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
-    return lax.ppermute(x, ordered, pairs)
+    arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
+    return arrived.astype(x.dtype)
 
 
 def _only(pairs, axes, index):
@@ -168,7 +181,7 @@ def _only(pairs, axes, index):
     return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
 
 
-def _carried(held, axes, routes):
+def _carried(held, axes, routes, dtype=None):
     """What comes to this rank, and where it belongs.
 
     routes: (sender, receiver, numbers of chunks), each rank once at most on either side.
@@ -183,7 +196,7 @@ def _carried(held, axes, routes):
     # Beyond the end there is nothing to send, and what is stored there is dropped.
     chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
     pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return _permute(chunks, axes, pairs), jnp.array(received)[r]
+    return _permute(chunks, axes, pairs, dtype), jnp.array(received)[r]
 
 
 def _stored(held, place, arrived):
@@ -196,7 +209,7 @@ def _added(held, place, arrived):
 
 def _flat(held):
     """Chunks counted through."""
-    return held.reshape(math.prod(CHUNKS), held.shape[-1])
+    return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
 
 
 # How a collective is called.
@@ -266,7 +279,11 @@ def _uncut(chunks, shape, n=1):
     return chunks.reshape(n, math.prod(chunks.shape) // n)[:, :size].reshape(shape)
 
 
-def _placed(own, place):
-    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet."""
-    held = jnp.zeros_like(own, shape=(*CHUNKS, own.shape[-1]))
+def _placed(own, place, dimensions=1):
+    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet.
+
+    dimensions: how many a chunk has.
+    """
+    chunk = own.shape[own.ndim - dimensions :]
+    held = jnp.zeros_like(own, shape=(*CHUNKS, *chunk))
     return held.at[place].set(own)

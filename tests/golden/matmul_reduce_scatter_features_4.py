@@ -381,6 +381,198 @@ def _transpose_kernel(
     _wait(gathered_ref.at[(r + 2) % N], done)
 
 
+# What a product takes. What follows is the same in every module of one.
+
+
+def _operands(call, x, w):
+    """x, and a tuple of the weight or of a gate and the weight."""
+    weights = w if isinstance(w, (tuple, list)) else (w,)
+    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
+    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
+
+
+def _check_product(call, x, weights, options, **rule):
+    """The shape of the result; raises ValueError where operands do not match.
+
+    deeper: how many times the depth of x that of a weight is; wider: how many times the
+    rows of x the result has. split: the dimension of the product that is shared out
+    among the ranks. gates: whether there may be a gate.
+    """
+    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
+    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
+    if not 1 <= len(weights) <= 1 + gates:
+        want = "a weight, or a gate and a weight" if gates else "one weight"
+        raise ValueError(f"{name} takes {want}, not {len(weights)}")
+    shapes = [x.shape, *(w.shape for w in weights)]
+    if any(len(shape) != 2 for shape in shapes):
+        raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
+    dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
+    if len(set(dtypes)) > 1:
+        have = " and ".join(dtypes)
+        raise ValueError(f"{name} takes x and w of one dtype, not {have}")
+    _check_factor(call, x.dtype, _FACTORS)
+    if len(set(shapes[1:])) > 1:
+        have = " and ".join(map(str, shapes[1:]))
+        raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
+    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
+    if deep != deeper * depth:
+        times = f"{deeper} * " if deeper > 1 else ""
+        what = "columns, transposed" if options["transposed"] else "rows"
+        want = f"w to have {times}{depth} = {deeper * depth} {what}"
+        have = f"x is {x.shape} and w {weights[0].shape}"
+        raise ValueError(f"{name} needs {want}: {have}")
+    if split is not None and (rows, cols)[split] % call.ranks:
+        what = ("rows of x", "columns of w")[split]
+        have = f"{call.ranks} ranks: {(rows, cols)[split]}"
+        raise ValueError(f"{name} shares the {what} out among {have}")
+    if options.get("memory") not in (None, "vmem", "hbm"):
+        have = repr(options["memory"])
+        raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
+    shares = [call.ranks if split == dimension else 1 for dimension in (0, 1)]
+    return wider * rows // shares[0], cols // shares[1]
+
+
+def _result_dtype(x, scale, out_dtype):
+    if out_dtype is not None:
+        return jnp.dtype(out_dtype)
+    integers = jnp.issubdtype(x.dtype, jnp.integer)
+    return _WIDE if integers and scale is not None else x.dtype
+
+
+def _extras(call, scale, bias, residual, shape, gated, same=False):
+    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result.
+
+    same: the result is the same on all ranks, and so they must be.
+    """
+    found = {}
+
+    def typed(name, it):
+        if not same:
+            return call.vary(it)
+        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
+            raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
+        return it
+
+    for name, given in (("scale", scale), ("bias", bias)):
+        if given is None:
+            continue
+        both = given if isinstance(given, (tuple, list)) else (given,)
+        have = [jnp.shape(each) for each in both]
+        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
+            want = f"{'two of ' if gated else ''}[{shape[1]}]"
+            raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
+        rows = [jnp.asarray(each, jnp.float32) for each in both]
+        found[name] = typed(name, jnp.stack(rows))
+    if residual is not None:
+        residual = typed("residual", jnp.asarray(residual))
+        if residual.shape != shape:
+            want = f"a residual {list(shape)}, not {list(residual.shape)}"
+            raise ValueError(f"{call.name} needs {want}")
+        found["residual"] = residual
+    return found
+
+
+# What is multiplied, and what is done to sums. What follows is the same in every module
+# that multiplies.
+
+
+def _dot(x, w, transposed=False):
+    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
+    options = {"precision": precision, "preferred_element_type": wide}
+    return lax.dot_general(x, w, dimensions, **options)
+
+
+def _joined(parts, axis):
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
+
+
+class _Epilogue:
+    """What is done to complete sums in 32 bits before they are stored.
+
+    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
+    and then those of the weight: function(gate) * weight + residual.
+    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
+    """
+
+    def __init__(self, function=None, gated=False):
+        self.function, self.gated = function, gated
+        self.scale = self.bias = self.residual = None
+
+    def of(self, **operands):
+        """The same with other operands."""
+        other = copy.copy(self)
+        vars(other).update(operands)
+        return other
+
+    def __call__(self, y):
+        if self.scale is not None:
+            y = y.astype(jnp.float32) * self._row(self.scale)
+        if self.bias is not None:
+            y = y.astype(jnp.float32) + self._row(self.bias)
+        residual = None if self.residual is None else self.residual[...]
+        return _activated(self.function, self.gated, y, residual)
+
+    def _row(self, operand):
+        """One row for all columns of y."""
+        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
+
+
+def _activated(function, gated, y, residual=None):
+    """The last part of an epilogue, on values."""
+    if gated:
+        half = y.shape[-1] // 2
+        gate, y = y[..., :half], y[..., half:]
+        y = (gate if function is None else function(gate)) * y
+    elif function is not None:
+        y = function(y)
+    return y if residual is None else y + residual.astype(jnp.float32)
+
+
+def _shape_of(w, options):
+    """Rows and columns of a weight, the way it is multiplied."""
+    return w.shape[::-1] if options["transposed"] else w.shape
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _check_factor(call, dtype, known):
+    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
+    if call.tpu is not None and call.tpu.generation < 5:
+        known = [name for name in known if jnp.dtype(name).itemsize > 1]
+    if dtype.name not in known:
+        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
+        have = f"{', '.join(known)}{chip}, not {dtype}"
+        raise ValueError(f"{call.name} multiplies {have}")
+
+
+def _epilogue(name, epilogue):
+    """The function that is applied to complete sums, in 32 bits."""
+    known = {
+        "gelu": jax.nn.gelu,
+        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
+        "silu": jax.nn.silu,
+        "relu": jax.nn.relu,
+    }
+    if epilogue is None or callable(epilogue):
+        return epilogue
+    if epilogue not in known:
+        have = f"{', '.join(known)} or a function"
+        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
+    return known[epilogue]
+
+
 # How a collective matmul is called. What follows is the same in every module of one.
 
 
@@ -573,39 +765,6 @@ def _weight_gradient(x, ct, w, options):
     return product.astype(w.dtype)
 
 
-def _extras(call, scale, bias, residual, shape, gated, same=False):
-    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result.
-
-    same: the result is the same on all ranks, and so they must be.
-    """
-    found = {}
-
-    def typed(name, it):
-        if not same:
-            return call.vary(it)
-        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
-            raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
-        return it
-
-    for name, given in (("scale", scale), ("bias", bias)):
-        if given is None:
-            continue
-        both = given if isinstance(given, (tuple, list)) else (given,)
-        have = [jnp.shape(each) for each in both]
-        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
-            want = f"{'two of ' if gated else ''}[{shape[1]}]"
-            raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
-        rows = [jnp.asarray(each, jnp.float32) for each in both]
-        found[name] = typed(name, jnp.stack(rows))
-    if residual is not None:
-        residual = typed("residual", jnp.asarray(residual))
-        if residual.shape != shape:
-            want = f"a residual {list(shape)}, not {list(residual.shape)}"
-            raise ValueError(f"{call.name} needs {want}")
-        found["residual"] = residual
-    return found
-
-
 def _cut(extras, units, spec, pack):
     """Scale, bias and residual in units of the result; `pack` does it for the latter."""
     grid = spec["o"] if spec["by_columns"] else ()
@@ -631,61 +790,6 @@ def _side_by_side(whole, m, k):
     """Shards of features [N, parts, rows, depth] as [m, N * k]."""
     whole = jnp.moveaxis(whole, 2, 0)
     return whole.reshape(whole.shape[0], N, -1)[:m, :, :k].reshape(m, N * k)
-
-
-def _result_dtype(x, scale, out_dtype):
-    if out_dtype is not None:
-        return jnp.dtype(out_dtype)
-    integers = jnp.issubdtype(x.dtype, jnp.integer)
-    return _WIDE if integers and scale is not None else x.dtype
-
-
-def _operands(call, x, w):
-    """x, and a tuple of the weight or of a gate and the weight."""
-    weights = w if isinstance(w, (tuple, list)) else (w,)
-    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
-
-
-def _check_product(call, x, weights, options, **rule):
-    """The shape of the result; raises ValueError where operands do not match.
-
-    deeper: how many times the depth of x that of a weight is; wider: how many times the
-    rows of x the result has. split: the dimension of the product that is shared out
-    among the ranks. gates: whether there may be a gate.
-    """
-    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
-    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
-    if not 1 <= len(weights) <= 1 + gates:
-        want = "a weight, or a gate and a weight" if gates else "one weight"
-        raise ValueError(f"{name} takes {want}, not {len(weights)}")
-    shapes = [x.shape, *(w.shape for w in weights)]
-    if any(len(shape) != 2 for shape in shapes):
-        raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
-    dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
-    if len(set(dtypes)) > 1:
-        have = " and ".join(dtypes)
-        raise ValueError(f"{name} takes x and w of one dtype, not {have}")
-    _check_factor(call, x.dtype, _FACTORS)
-    if len(set(shapes[1:])) > 1:
-        have = " and ".join(map(str, shapes[1:]))
-        raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
-    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
-    if deep != deeper * depth:
-        times = f"{deeper} * " if deeper > 1 else ""
-        what = "columns, transposed" if options["transposed"] else "rows"
-        want = f"w to have {times}{depth} = {deeper * depth} {what}"
-        have = f"x is {x.shape} and w {weights[0].shape}"
-        raise ValueError(f"{name} needs {want}: {have}")
-    if split is not None and (rows, cols)[split] % N:
-        what = ("rows of x", "columns of w")[split]
-        size = (rows, cols)[split]
-        raise ValueError(f"{name} shares the {what} out among {N} ranks: {size}")
-    if options["memory"] not in (None, "vmem", "hbm"):
-        have = repr(options["memory"])
-        raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
-    shares = [N if split == dimension else 1 for dimension in (0, 1)]
-    return wider * rows // shares[0], cols // shares[1]
 
 
 # How operands are streamed that do not fit VMEM. What follows is the same in every
@@ -1409,22 +1513,9 @@ def _blocks(stack):
     yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
 
 
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
 # A product over more depth at once spills its operand out of registers; sums of short
 # ones are added up by the matrix unit itself.
 _DEPTH = 256
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
 
 
 def _round(y_ref, sum_ref, finish=None):
@@ -1505,24 +1596,15 @@ def _columns(ref, i, n):
     return ref.at[:, _span(i * cols, cols, cols)]
 
 
-class _Finish:
-    """The epilogue: what is done to complete sums in 32 bits before they are stored.
+class _Finish(_Epilogue):
+    """An epilogue whose operands are references.
 
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
     by_columns: chunks of the result are columns, and scale and bias are cut likewise.
     """
 
     def __init__(self, function=None, gated=False, by_columns=False):
-        self.function, self.gated, self.by_columns = function, gated, by_columns
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **refs):
-        """The same with other references."""
-        other = copy.copy(self)
-        vars(other).update(refs)
-        return other
+        super().__init__(function, gated)
+        self.by_columns = by_columns
 
     @property
     def at(self):
@@ -1539,29 +1621,6 @@ class _Finish:
         """The same with other references: function of those that have these names."""
         known = [name for name in names if getattr(self, name) is not None]
         return self.of(**{name: function(getattr(self, name)) for name in known})
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, ref):
-        """One row for all columns of y."""
-        return _joined([ref[i : i + 1] for i in range(ref.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
 
 
 class _Units:
@@ -1679,48 +1738,6 @@ def _padded_weights(weights, rows, cols, options):
         return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
 
 
 # How kernels move and add chunks. What follows is the same in every module.
@@ -1907,7 +1924,7 @@ class _Call:
         if set(mesh.manual_axes) != set(mesh.axis_names):
             cure = "call jax.shard_map without axis_names"
             raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh = name, axes, mesh
+        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
         device = mesh.abstract_device
         platform = jax.default_backend() if device is None else device.platform
         if interpret is None:

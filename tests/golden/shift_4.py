@@ -326,7 +326,7 @@ class _Call:
         if set(mesh.manual_axes) != set(mesh.axis_names):
             cure = "call jax.shard_map without axis_names"
             raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh = name, axes, mesh
+        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
         device = mesh.abstract_device
         platform = jax.default_backend() if device is None else device.platform
         if interpret is None:

@@ -64,7 +64,7 @@ def tp_mlp(
     _check_chain(call, x, weights, _WIDTHS)
     x = _varying_with(call, x, weights)
     _spread(call, x.shape[0])
-    finishes = _epilogues(name, epilogue, _EPILOGUES)
+    finishes = _epilogues(call.name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (finishes, out_dtype, partial)
@@ -427,6 +427,172 @@ def _kernel(
             _add(o_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
 
 
+# What a chain takes. What follows is the same in all modules of chains.
+
+
+def _check_chain(call, x, weights, widths):
+    """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
+    if x.ndim != 2 or any(w.ndim != 3 for w in weights):
+        have = ", ".join(str(it.shape) for it in (x, *weights))
+        want = "[rows, cols] and [layers, rows, cols]"
+        raise ValueError(f"{call.name} takes {want}, not {have}")
+    dtypes = {it.dtype.name for it in (x, *weights)}
+    if len(dtypes) > 1:
+        have = ", ".join(sorted(dtypes))
+        raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
+    floats = [name for name in _FACTORS if name != "int8"]
+    _check_factor(call, x.dtype, floats)
+    if any(it.size == 0 for it in (x, *weights)):
+        raise ValueError(f"{call.name} takes no empty operands")
+    if len({w.shape[0] for w in weights}) > 1:
+        have = ", ".join(str(w.shape) for w in weights)
+        raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
+    width = x.shape[1]
+    for number, w in enumerate(weights, 1):
+        factor, shares = widths[number - 1]
+        if w.shape[1] != factor * width:
+            times = f"{factor} * " if factor > 1 else ""
+            want = f"w{number} to have {times}{width} = {factor * width} rows"
+            raise ValueError(f"{call.name} needs {want}: it is {w.shape}")
+        if w.shape[2] % shares:
+            what = f"the {w.shape[2]} columns of w{number} out among {call.ranks} ranks"
+            raise ValueError(f"{call.name} shares {what}")
+        width = w.shape[2] // shares
+    if width != x.shape[1]:
+        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
+        raise ValueError(f"{call.name} gives its result to the next layer: {have}")
+
+
+def _shard_of_whole(call, x, axis):
+    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
+    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
+    if varying:
+        have = f"its type varies over {', '.join(sorted(varying))}"
+        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
+    if x.ndim == 2 and x.shape[axis] % call.ranks:
+        what = ("rows", "columns")[axis]
+        have = f"the {x.shape[axis]} {what} of x out among {call.ranks} ranks"
+        raise ValueError(f"{call.name} shares {have}")
+    shape = list(x.shape)
+    shape[axis] //= call.ranks
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
+def _epilogues(name, given, known):
+    """The functions that are applied to the products of a layer; `known`: by name."""
+    if not isinstance(given, (tuple, list)):
+        given = known if given is None else (given, *known[1:])
+    if len(given) != len(known):
+        have = f"{len(given)} epilogues for {len(known)} products"
+        raise ValueError(f"{name} is given {have}")
+    return tuple(_epilogue(name, each) for each in given)
+
+
+def _finished(y, finish, dtype):
+    return (y if finish is None else finish(y)).astype(dtype)
+
+
+# What is multiplied, and what is done to sums. What follows is the same in every module
+# that multiplies.
+
+
+def _dot(x, w, transposed=False):
+    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
+    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
+    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
+    options = {"precision": precision, "preferred_element_type": wide}
+    return lax.dot_general(x, w, dimensions, **options)
+
+
+def _joined(parts, axis):
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
+
+
+class _Epilogue:
+    """What is done to complete sums in 32 bits before they are stored.
+
+    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
+    and then those of the weight: function(gate) * weight + residual.
+    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
+    """
+
+    def __init__(self, function=None, gated=False):
+        self.function, self.gated = function, gated
+        self.scale = self.bias = self.residual = None
+
+    def of(self, **operands):
+        """The same with other operands."""
+        other = copy.copy(self)
+        vars(other).update(operands)
+        return other
+
+    def __call__(self, y):
+        if self.scale is not None:
+            y = y.astype(jnp.float32) * self._row(self.scale)
+        if self.bias is not None:
+            y = y.astype(jnp.float32) + self._row(self.bias)
+        residual = None if self.residual is None else self.residual[...]
+        return _activated(self.function, self.gated, y, residual)
+
+    def _row(self, operand):
+        """One row for all columns of y."""
+        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
+
+
+def _activated(function, gated, y, residual=None):
+    """The last part of an epilogue, on values."""
+    if gated:
+        half = y.shape[-1] // 2
+        gate, y = y[..., :half], y[..., half:]
+        y = (gate if function is None else function(gate)) * y
+    elif function is not None:
+        y = function(y)
+    return y if residual is None else y + residual.astype(jnp.float32)
+
+
+def _shape_of(w, options):
+    """Rows and columns of a weight, the way it is multiplied."""
+    return w.shape[::-1] if options["transposed"] else w.shape
+
+
+def _varying_with(call, x, weights):
+    """x with the type that differs wherever a weight does, but for the ranks' axes."""
+    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
+    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+_WIDE = jnp.dtype("float32")  # of sums in a gradient
+_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def _check_factor(call, dtype, known):
+    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
+    if call.tpu is not None and call.tpu.generation < 5:
+        known = [name for name in known if jnp.dtype(name).itemsize > 1]
+    if dtype.name not in known:
+        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
+        have = f"{', '.join(known)}{chip}, not {dtype}"
+        raise ValueError(f"{call.name} multiplies {have}")
+
+
+def _epilogue(name, epilogue):
+    """The function that is applied to complete sums, in 32 bits."""
+    known = {
+        "gelu": jax.nn.gelu,
+        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
+        "silu": jax.nn.silu,
+        "relu": jax.nn.relu,
+    }
+    if epilogue is None or callable(epilogue):
+        return epilogue
+    if epilogue not in known:
+        have = f"{', '.join(known)} or a function"
+        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
+    return known[epilogue]
+
+
 # How the layers of a chain are run. What follows is the same in all modules of chains.
 
 
@@ -514,67 +680,6 @@ def _differentiable(call, forward, backward, x, weights, *rest):
         lambda saved, ct: backward(call, *saved, ct, *rest),
     )
     return apply(x, weights)
-
-
-def _finished(y, finish, dtype):
-    return (y if finish is None else finish(y)).astype(dtype)
-
-
-def _epilogues(name, given, known):
-    """The functions that are applied to the products of a layer; `known`: by name."""
-    if not isinstance(given, (tuple, list)):
-        given = known if given is None else (given, *known[1:])
-    if len(given) != len(known):
-        have = f"{len(given)} epilogues for {len(known)} products"
-        raise ValueError(f"{name} is given {have}")
-    return tuple(_epilogue(name, each) for each in given)
-
-
-def _shard_of_whole(call, x, axis):
-    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
-    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
-    if varying:
-        have = f"its type varies over {', '.join(sorted(varying))}"
-        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
-    if x.ndim == 2 and x.shape[axis] % N:
-        what = ("rows", "columns")[axis]
-        have = f"the {x.shape[axis]} {what} of x out among {N} ranks"
-        raise ValueError(f"{call.name} shares {have}")
-    shape = [size // N if d == axis else size for d, size in enumerate(x.shape)]
-    return jax.ShapeDtypeStruct(shape, x.dtype)
-
-
-def _check_chain(call, x, weights, widths):
-    """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
-    if x.ndim != 2 or any(w.ndim != 3 for w in weights):
-        have = ", ".join(str(it.shape) for it in (x, *weights))
-        want = "[rows, cols] and [layers, rows, cols]"
-        raise ValueError(f"{call.name} takes {want}, not {have}")
-    dtypes = {it.dtype.name for it in (x, *weights)}
-    if len(dtypes) > 1:
-        have = ", ".join(sorted(dtypes))
-        raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    floats = [name for name in _FACTORS if name != "int8"]
-    _check_factor(call, x.dtype, floats)
-    if any(it.size == 0 for it in (x, *weights)):
-        raise ValueError(f"{call.name} takes no empty operands")
-    if len({w.shape[0] for w in weights}) > 1:
-        have = ", ".join(str(w.shape) for w in weights)
-        raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
-    width = x.shape[1]
-    for number, w in enumerate(weights, 1):
-        factor, shares = widths[number - 1]
-        if w.shape[1] != factor * width:
-            times = f"{factor} * " if factor > 1 else ""
-            want = f"w{number} to have {times}{width} = {factor * width} rows"
-            raise ValueError(f"{call.name} needs {want}: it is {w.shape}")
-        if w.shape[2] % shares:
-            what = f"the {w.shape[2]} columns of w{number} out"
-            raise ValueError(f"{call.name} shares {what} among {N} ranks")
-        width = w.shape[2] // shares
-    if width != x.shape[1]:
-        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
-        raise ValueError(f"{call.name} gives its result to the next layer: {have}")
 
 
 # How chunks are multiplied. What follows is the same in every module that multiplies.
@@ -696,22 +801,9 @@ def _blocks(stack):
     yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
 
 
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
 # A product over more depth at once spills its operand out of registers; sums of short
 # ones are added up by the matrix unit itself.
 _DEPTH = 256
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
 
 
 def _round(y_ref, sum_ref, finish=None):
@@ -792,24 +884,15 @@ def _columns(ref, i, n):
     return ref.at[:, _span(i * cols, cols, cols)]
 
 
-class _Finish:
-    """The epilogue: what is done to complete sums in 32 bits before they are stored.
+class _Finish(_Epilogue):
+    """An epilogue whose operands are references.
 
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
     by_columns: chunks of the result are columns, and scale and bias are cut likewise.
     """
 
     def __init__(self, function=None, gated=False, by_columns=False):
-        self.function, self.gated, self.by_columns = function, gated, by_columns
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **refs):
-        """The same with other references."""
-        other = copy.copy(self)
-        vars(other).update(refs)
-        return other
+        super().__init__(function, gated)
+        self.by_columns = by_columns
 
     @property
     def at(self):
@@ -826,29 +909,6 @@ class _Finish:
         """The same with other references: function of those that have these names."""
         known = [name for name in names if getattr(self, name) is not None]
         return self.of(**{name: function(getattr(self, name)) for name in known})
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, ref):
-        """One row for all columns of y."""
-        return _joined([ref[i : i + 1] for i in range(ref.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
 
 
 class _Units:
@@ -966,48 +1026,6 @@ def _padded_weights(weights, rows, cols, options):
         return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
 
     return [padded(w) for w in weights]
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
 
 
 # How kernels move and add chunks. What follows is the same in every module.
@@ -1194,7 +1212,7 @@ class _Call:
         if set(mesh.manual_axes) != set(mesh.axis_names):
             cure = "call jax.shard_map without axis_names"
             raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh = name, axes, mesh
+        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
         device = mesh.abstract_device
         platform = jax.default_backend() if device is None else device.platform
         if interpret is None:

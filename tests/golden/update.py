@@ -19,11 +19,15 @@ FOLDER = Path(__file__).parent
 ROLLED = (("all_reduce", 16), ("all_gather_torus", 64))
 PORTABLE = (
     ("all_gather_bidirectional", 5),
+    ("all_gather_matmul_features_bidirectional", 4),
     ("all_gather_torus", 64),
     ("all_reduce", 16),
     ("all_to_all", 4),
     ("broadcast", 4),
     ("exchange", 5),
+    ("matmul_all_reduce", 4),
+    ("matmul_reduce_scatter_bidirectional", 4),
+    ("tp_mlp_whole", 4),
 )
 
 

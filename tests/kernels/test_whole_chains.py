@@ -72,8 +72,10 @@ def on_ranks(f: Any, it: tuple[Any, Any, Any], *, check_vma: bool, out: Any = No
 
     specs = (P(), P("i"), P("i"))
     mesh = ring(it[1].shape[0])
-    out = P("i") if out is None else out
-    return jax.jit(jax.shard_map(block, mesh=mesh, in_specs=specs, out_specs=out, check_vma=check_vma))(*it)
+    mapped = jax.shard_map(
+        block, mesh=mesh, in_specs=specs, out_specs=P("i") if out is None else out, check_vma=check_vma
+    )
+    return jax.jit(mapped)(*it)
 
 
 def results(f: Any, calls: list[tuple[Any, Any, Any]], mode: str, **options: Any) -> list[Any]:

@@ -272,30 +272,38 @@ OTHERS = {
 }
 
 
-def check_other(name: str, sides: dict[str, int]) -> None:
-    """Against the twin of `ringsched run`, which knows the root and the permutation."""
+def check_other(name: str, sides: dict[str, int], *, kernel: bool = False) -> None:
+    """Every bit is that of the twin of `ringsched run`, which knows the root and the permutation; and of the kernel."""
     import jax
     from jax.sharding import PartitionSpec as P
     from twins import data, same
 
     from ringsched.collective import as_module
-    from ringsched.pipeline import compile_portable, open_schedule
+    from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
     from ringsched.run.twins import Twin
 
     path = FOLDER / f"{name}.yaml"
-    portable = compile_portable(open_schedule(path if path.exists() else name, sides))
+    schedule = open_schedule(path if path.exists() else name, sides)
+    portable = compile_portable(schedule)
     topology, promise = portable.topology, portable.flat.promise
     n, axes = topology.ranks, ("a", "b", "c")[: len(topology.sides)]
-    module = as_module(portable.source, name)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:n]).reshape(topology.sides), axes)
     x = data((n * n, 5))
 
-    def local(x: Any) -> Any:
-        return getattr(module, name)(x, axis_name=axes)
+    def result(source: str) -> Any:
+        module = as_module(source, name)
 
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=P(axes), out_specs=P(axes), check_vma=False)
+        def local(x: Any) -> Any:
+            return getattr(module, name)(x, axis_name=axes)
+
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=P(axes), out_specs=P(axes), check_vma=False)
+        return np.asarray(jax.jit(mapped)(x))
+
+    found = result(portable.source)
     twin = Twin(kind=promise.kind, ranks=n, root=promise.root, permutation=promise.permutation)
-    same(np.asarray(jax.jit(mapped)(x)), np.asarray(twin.on(jax.devices()[:n])(x)))
+    same(found, np.asarray(twin.on(jax.devices()[:n])(x)))
+    if kernel:
+        same(found, result(compile_schedule(schedule).source))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -313,6 +321,12 @@ def test_shipped_for_other_topologies(devices: Any, name: str) -> None:
 @pytest.mark.parametrize(("name", "parameters"), sized(OTHER_SHIPPED, (4, 6, 8, 9, 12, 16)))
 def test_all_shipped_for_other_topologies(devices: Any, name: str, parameters: dict[str, int]) -> None:
     check_other(name, parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parameters"), sized(OTHER_SHIPPED, (4, 8)))
+def test_all_shipped_for_other_topologies_as_the_kernels(devices: Any, name: str, parameters: dict[str, int]) -> None:
+    check_other(name, parameters, kernel=True)
 
 
 def test_every_file_is_tried() -> None:

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringsched.model.loads import loads_of
+from ringsched.plans.bounds import bound_of
+from ringsched.plans.cuts import connectivity, densest_side, weakest_partition
+from ringsched.plans.network import Network, network_of
+from ringsched.plans.plan import KINDS, Plan, PlanKind
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
-from ringsched.synth.bounds import bound_of
-from ringsched.synth.cuts import connectivity, densest_side, weakest_partition
-from ringsched.synth.network import Network, network_of
 from ringsched.synth.place import parse_topology
-from ringsched.synth.plan import KINDS, Plan, PlanKind
 from ringsched.synth.search import plan_of, synthesise
 from ringsched.synth.write import schedule_of, text_of
 from ringsched.topology import Topology

@@ -12,7 +12,7 @@ import pytest
 
 from ringsched.model.loads import loads_of
 from ringsched.pipeline import open_schedule
-from ringsched.schedule.construct import Construction, backwards, directions, exchange, moved, spread
+from ringsched.plans.construct import Construction, backwards, directions, exchange, moved, spread
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
 from ringsched.schedule.printer import print_schedule

@@ -18,9 +18,6 @@ from ringsched.schedule.loader import shipped_names
 FOLDER = Path(__file__).parents[1] / "golden"
 
 
-MULTIPLYING = [name for name in shipped_names() if "matmul" in name or "mlp" in name]
-
-
 def _update() -> Any:
     spec = importlib.util.spec_from_file_location("golden_update", FOLDER / "update.py")
     assert spec and spec.loader
@@ -93,7 +90,6 @@ def written(folder: Path) -> str:
             if parameters is not None:
                 text = compile_schedule(open_schedule(name, parameters), debug=ranks in (12, 24)).source
                 (folder / f"{name}_{ranks}.py").write_text(text, encoding="utf-8")
-            if parameters is not None and name not in MULTIPLYING:
                 text = update.generate(name, ranks, "xla")
                 (folder / f"{name}_{ranks}_xla.py").write_text(text, encoding="utf-8")
     for path in sorted((FOLDER.parent / "xla").glob("*.yaml")):

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from ringsched.diagnostics import DiagnosticError, InternalError
+from ringsched.plans.bounds import bound_of
+from ringsched.plans.gather import ring_of
+from ringsched.plans.lists import schedule
+from ringsched.plans.matching import match
+from ringsched.plans.network import Network, network_of
+from ringsched.plans.plan import KINDS, Move, Plan, PlanKind, backwards
 from ringsched.schedule.flat import flatten
 from ringsched.schedule.loader import load
 from ringsched.schedule.schedule import Schedule, Speed, Step
-from ringsched.synth.bounds import bound_of
-from ringsched.synth.gather import ring_of
-from ringsched.synth.lists import schedule
-from ringsched.synth.matching import match
-from ringsched.synth.network import Network, network_of
 from ringsched.synth.place import parse_topology
-from ringsched.synth.plan import KINDS, Move, Plan, PlanKind, backwards
 from ringsched.synth.search import plan_of, synthesise
 from ringsched.synth.write import judged, schedule_of, text_of
 

@@ -18,7 +18,7 @@ from ringsched.expr import Binary, Compare, Int, Var, integer
 from ringsched.pipeline import compile_portable, open_schedule
 from ringsched.schedule.flat import flatten
 from ringsched.verify.resolve import Resolver
-from ringsched.xla.exchange import Exchange, Loop, Round, Shift, Step
+from ringsched.xla.exchange import Exchange, Loop, Own, Round, Shift, Step
 from ringsched.xla.lower import exchange_of
 from ringsched.xla.rounds import colouring
 from ringsched.xla.shifts import Turn, shift_of
@@ -35,7 +35,7 @@ def exchange(name: str, **values: int) -> Exchange:
 
 def messages(found: Exchange) -> list[object]:
     steps = (node.step if isinstance(node, Loop) else node for node in found.nodes)
-    return [message for step in steps for message in step.messages]
+    return [message for step in steps if isinstance(step, Step) for message in step.messages]
 
 
 # ---- messages ---------------------------------------------------------------------------------------------------
@@ -180,13 +180,92 @@ def _written(text: str):  # type: ignore[no-untyped-def]
         return open_schedule(file.name)
 
 
-@pytest.mark.parametrize("name", ["all_gather_matmul", "tp_mlp"])
-def test_products_are_refused(name: str) -> None:
-    with pytest.raises(DiagnosticError) as found:
-        compile_portable(open_schedule(name))
-    (diagnostic,) = found.value.diagnostics
-    assert diagnostic.code == "RS614"
-    assert diagnostic.message == f"the xla back end does not multiply, and `{name}` does"
+# ---- products -----------------------------------------------------------------------------------------------------
+
+
+def products(found: Exchange) -> list[str]:
+    """What is multiplied in which order: chunks that a rank has (`own`, or `all` at one time), and messages (`+`)."""
+    order = []
+    for node in found.nodes:
+        match node:
+            case Own():
+                order.append("own" if node.index else "all")
+            case Loop():
+                order.append(("+" if node.multiplies else "-") * node.turns)
+            case _:
+                order += ["+" if isinstance(m, Shift) and m.multiplies else "-" for m in node.messages]
+    return order
+
+
+def test_each_chunk_is_multiplied_as_it_arrives() -> None:
+    assert products(exchange("all_gather_matmul", N=5)) == ["own", "++++"]
+    assert products(exchange("all_gather_matmul_features_bidirectional", N=5)) == ["own", "++"]
+
+
+def test_each_term_is_computed_before_it_is_sent() -> None:
+    assert products(exchange("matmul_reduce_scatter", N=5)) == ["own", "++++"]
+    assert products(exchange("matmul_all_reduce", N=5)) == ["own", "++++", "----"]
+
+
+def test_a_part_that_something_comes_for_is_computed_by_itself() -> None:
+    """At even sizes the two halves of the opposite rank's chunk go different ways."""
+    found = exchange("matmul_reduce_scatter_bidirectional", N=4)
+    assert products(found) == ["own", "own", "+", "+", "own", "own", "+", "-"]
+    halves = [node.index[-1] for node in found.nodes if isinstance(node, Own)]
+    assert halves == [Int(value=half) for half in (0, 1, 1, 0)]
+
+
+def test_products_one_after_the_other() -> None:
+    """`overlap: none`."""
+    for name, expected in (("all_gather_matmul", ["----", "all"]), ("matmul_reduce_scatter", ["all", "----"])):
+        schedule = open_schedule(name, {"N": 5}, "none")
+        assert products(exchange_of(flatten(schedule))) == expected  # type: ignore[arg-type]
+
+
+GATHER = """\
+schedule: product
+collective: all_gather
+topology: {line: N}
+params: {N: 3}
+chunks: [N]
+compute: {multiply: on arrival, shard: features}
+steps:
+  - for: s in 0 .. N - 2
+    do:
+      - {send: "chunk[r - s]", to: r + 1, when: [r < N - 1, r - s >= 0]}
+      - {send: "chunk[r + s]", to: r - 1, when: [r > 0, r + s < N]}
+"""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '  - {send: "chunk[r]", to: r + 1, when: r < N - 1}\n',  # a chunk comes again
+        '  - {send: "chunk[0]", from: 0, to: 1}\n',  # and to a single rank
+    ],
+)
+def test_what_comes_twice_is_multiplied_once(more: str) -> None:
+    assert "all" not in products(exchange_of(flatten(_written(GATHER))))
+    assert products(exchange_of(flatten(_written(GATHER + more))))[-1] == "all"
+
+
+def test_terms_that_some_ranks_only_need_are_computed_before() -> None:
+    """On a line the ends send first: the others would compute what they do not have to have yet."""
+    text = """\
+schedule: product
+collective: reduce_scatter
+topology: {line: N}
+params: {N: 3}
+chunks: [N]
+compute: {multiply: before sending, shard: rows}
+steps:
+  - {send: "chunk[2]", from: 0, to: 1, op: reduce}
+  - {send: "chunk[0]", from: 2, to: 1, op: reduce}
+  - {send: "chunk[r + 1]", to: r + 1, op: reduce, when: r < N - 1}
+  - {send: "chunk[r - 1]", to: r - 1, op: reduce, when: r > 0}
+"""
+    found = products(exchange_of(flatten(_written(text))))
+    assert found[0] == "all" and set(found[1:]) == {"-"}
 
 
 def test_a_wrong_schedule_is_refused() -> None:

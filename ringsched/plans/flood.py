@@ -13,8 +13,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ringsched.synth.matching import match
-from ringsched.synth.network import Network
+from ringsched.plans.matching import match
+from ringsched.plans.network import Network
 
 NOISE = (0.1, 0.5, 1.0, 2.0)  # holders that chance may outweigh, by the number of the attempt
 

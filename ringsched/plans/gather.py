@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
-from ringsched.synth.flood import Hop, flood
-from ringsched.synth.network import Network
-from ringsched.synth.plan import Move, Plan, dims_of, tidy
+from ringsched.plans.flood import Hop, flood
+from ringsched.plans.network import Network
+from ringsched.plans.plan import Move, Plan, dims_of, tidy
 
 
 def ring_of(network: Network) -> tuple[int, ...] | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from ringsched.synth.flood import flood
-from ringsched.synth.network import Network
-from ringsched.synth.plan import Move, Plan, dims_of, tidy
+from ringsched.plans.flood import flood
+from ringsched.plans.network import Network
+from ringsched.plans.plan import Move, Plan, dims_of, tidy
 
 
 def broadcast(network: Network, root: int, parts: int, seed: int, *, tries: int, target: int) -> Plan:

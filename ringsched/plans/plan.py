@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, assert_never
 
 from ringsched.collectives import Chunk
-from ringsched.synth.network import Network
+from ringsched.plans.network import Network
 
 PlanKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce"]
 KINDS: tuple[PlanKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "reduce")

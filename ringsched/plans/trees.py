@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 
-from ringsched.synth.lists import schedule
-from ringsched.synth.network import Network
-from ringsched.synth.plan import Move, Plan, dims_of, tidy
+from ringsched.plans.lists import schedule
+from ringsched.plans.network import Network
+from ringsched.plans.plan import Move, Plan, dims_of, tidy
 
 Tree = tuple[int, ...]  # the parent of each rank; the root's is itself
 _Edge = tuple[int, int]

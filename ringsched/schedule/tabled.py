@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from ringsched.collectives import OWNED, Chunk
 from ringsched.expr import Binary, Compare, Expr, Int, Lookup, Var
+from ringsched.plans.plan import Move, Plan
 from ringsched.schedule.schedule import ChunkRef, Loop, Op, Range, Rank, Step, Transfer
-from ringsched.synth.plan import Move, Plan
 from ringsched.topology import Topology
 
 MOST_ENTRIES = 1000  # of a table, as the language has it

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, assert_never
 
-from ringsched.synth.cuts import MOST_RANKS, connectivity, densest_side, weakest_partition
-from ringsched.synth.network import Network
-from ringsched.synth.plan import PlanKind
+from ringsched.plans.cuts import MOST_RANKS, connectivity, densest_side, weakest_partition
+from ringsched.plans.network import Network
+from ringsched.plans.plan import PlanKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ringsched.synth.network import Network
+from ringsched.plans.network import Network
 
 if TYPE_CHECKING:
     import networkx

@@ -12,9 +12,9 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ringsched.synth.lists import schedule
-from ringsched.synth.network import Network
-from ringsched.synth.plan import Move, Plan, dims_of, tidy
+from ringsched.plans.lists import schedule
+from ringsched.plans.network import Network
+from ringsched.plans.plan import Move, Plan, dims_of, tidy
 
 STEEP = 8  # the power of a load: high, so that the busiest links count most
 ROUNDS = 6  # in which every path is tried again
