@@ -1306,7 +1306,7 @@ _code(
 _code(
     "RS913",
     "something left out or filled in",
-    "The file has elements that mean nothing here, steps out of order, or no protocol that is known.",
+    "The file has elements that mean nothing here, steps out of order, no collective, or no protocol that is known.",
     "What was assumed in their place is said, so that it can be checked.",
     '<algo proto="Fast" …>',
     '<algo proto="Simple" …>',
