@@ -38,7 +38,7 @@ from ringsched.program.program import (
     Zero,
 )
 from ringsched.program.simplify import simplify
-from ringsched.program.tables import Table, tables_of
+from ringsched.program.tables import Tables, row_of, tables_of
 
 SIDE_NAMES = ("X", "Y", "Z")
 
@@ -87,7 +87,7 @@ def kernel_lines(
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
     writer = _writer(program, units, arguments, debug)
     options = ["*", "axes", *arguments.names]
-    tables = [f"{table}_ref" for table in writer.tables.values()]
+    tables = [f"{table}_ref" for some in writer.tables for table in some.values()]
     lines = list(call(f"def {name}(", [*program.coordinates, *tables, *refs, *semaphores, *options], 0, "):"))
     lines = [line.replace("*,", "*,") for line in lines]
     lines += [f'    """{title}', "", *_shapes_text(program, units), '    """']
@@ -195,7 +195,7 @@ class _Writer:
     shapes: dict[str, tuple[int, ...]]  # of buffers, in units
     counts: dict[str, int]  # of semaphore arrays
     peers: dict[Peer, str]  # those with a name
-    tables: dict[Table, str]
+    tables: Tables
     debug: bool
     columns: frozenset[str] = frozenset()  # buffers whose units are blocks of columns
     stacked: frozenset[str] = frozenset()  # layers of such buffers
@@ -441,7 +441,12 @@ class _Writer:
             case Compare():
                 return " & ".join(f"({p})" for p in self.comparisons(expr)), 3
             case Lookup():
-                return f"{self.tables[expr.table]}_ref[{self.expr(expr.index)}]", 7
+                column = self.tables.by_rank.get(expr.table)
+                if column is None:
+                    return f"{self.tables.whole[expr.table]}_ref[{self.expr(expr.index)}]", 7
+                row = row_of(expr.index, math.prod(self.program.sides))
+                assert row is not None
+                return f"{column}_ref[{self.expr(row)}]", 7
             case _:
                 assert_never(expr)
 

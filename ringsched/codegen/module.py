@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ringsched.codegen import shapes
@@ -24,7 +24,7 @@ from ringsched.collectives import Promise
 from ringsched.expr import Expr, lookups, show
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
-from ringsched.program.tables import tables_of
+from ringsched.program.tables import Table, tables_of
 from ringsched.schedule.schedule import Chain, Multiply
 
 IMPORTS = """\
@@ -154,9 +154,13 @@ def _spec(name: str, kernel: Kernel) -> Iterator[str]:
 def _tables(program: Program) -> Iterator[str]:
     """The constants that the kernel looks up, each table with its name."""
     tables = tables_of(program)
-    if not tables:
-        return
-    yield '    "tables": ['
+    for key, some in (("by_rank", tables.by_rank), ("tables", tables.whole)):
+        if some:
+            yield from _listed_tables(key, some)
+
+
+def _listed_tables(key: str, tables: Mapping[Table, str]) -> Iterator[str]:
+    yield f'    "{key}": ['
     for table, name in tables.items():
         yield f"        # {name}"
         # A formatter joins lines that fit one of 120 columns, and leaves a longer one alone.

@@ -152,6 +152,14 @@ def _rebuilt(terms: Terms, constant: int) -> Expr:
     return result
 
 
+def quotient(expr: Expr, divisor: int) -> Expr | None:
+    """`expr // divisor` where it is a sum of multiples of the divisor."""
+    terms, constant = _linear(expr, NO_BOUNDS)
+    if constant % divisor or any(factor % divisor for factor in terms.values()):
+        return None
+    return _rebuilt({atom: factor // divisor for atom, factor in terms.items()}, constant // divisor)
+
+
 def known(expr: Expr, env: dict[str, int]) -> Expr:
     """`expr` with names replaced by numbers, simplified."""
     return simplify(substitute(expr, dict(env)))

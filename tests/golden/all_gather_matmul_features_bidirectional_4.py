@@ -2049,7 +2049,7 @@ class _Call:
         def body(*refs):
             kernel(*self.coordinates(), *refs, axes=self.axes)
 
-        tables = _tables(spec)
+        tables = _tables(spec, lax.axis_index(self.axes))
         places = [pltpu.SMEM] * len(tables) + [place]
         return pl.pallas_call(
             body,
@@ -2111,12 +2111,17 @@ class _Call:
         return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
 
 
-def _tables(spec):
-    """The constants that a kernel looks up, as operands for SMEM."""
-    tables = []
-    for text in spec.get("tables", ()):
-        tables.append(jnp.array([int(entry) for entry in text.split()], jnp.int32))
-    return tables
+def _tables(spec, rank):
+    """The constants that a kernel looks up, as operands for SMEM.
+
+    Those by rank are [rows, N], and a rank gets its column.
+    """
+
+    def entries(text):
+        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
+
+    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
+    return own + [entries(text) for text in spec.get("tables", ())]
 
 
 def _linear(call, forward, transpose, x, *axes):

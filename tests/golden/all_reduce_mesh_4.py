@@ -78,7 +78,7 @@ _SPEC = {
     "operand": (8,),
     "result": (8,),
     "scratch": [(6,)],
-    "tables": [
+    "by_rank": [
         # writer0
         "1 0 0 1",
         # writer1
@@ -209,21 +209,20 @@ def _kernel(
 
     x_ref: [8, rows, cols]; o_ref: [8, rows, cols]; slots_ref: [6, rows, cols]
     """
-    r = x * 2 + y
-    peer_0 = _device(axes, writer0_ref[r] // X, writer0_ref[r] % X)
-    peer_1 = _device(axes, writer1_ref[r] // X, writer1_ref[r] % X)
-    peer_2 = _device(axes, to4_ref[r] // X, to4_ref[r] % X)
-    peer_3 = _device(axes, to5_ref[r] // X, to5_ref[r] % X)
-    peer_4 = _device(axes, to4_ref[r + 4] // X, to4_ref[r + 4] % X)
-    peer_5 = _device(axes, to5_ref[r + 4] // X, to5_ref[r + 4] % X)
-    peer_6 = _device(axes, to6_ref[r + 4] // X, to6_ref[r + 4] % X)
-    peer_7 = _device(axes, to6_ref[r + 4] // X, to6_ref[r + 4] % X)
-    peer_8 = _device(axes, to0_ref[r + 8] // X, to0_ref[r + 8] % X)
-    peer_9 = _device(axes, to1_ref[r + 8] // X, to1_ref[r + 8] % X)
-    peer_10 = _device(axes, to2_ref[r + 8] // X, to2_ref[r + 8] % X)
-    peer_11 = _device(axes, to2_ref[r + 8] // X, to2_ref[r + 8] % X)
-    peer_12 = _device(axes, to0_ref[r + 12] // X, to0_ref[r + 12] % X)
-    peer_13 = _device(axes, to1_ref[r + 12] // X, to1_ref[r + 12] % X)
+    peer_0 = _device(axes, writer0_ref[0] // X, writer0_ref[0] % X)
+    peer_1 = _device(axes, writer1_ref[0] // X, writer1_ref[0] % X)
+    peer_2 = _device(axes, to4_ref[0] // X, to4_ref[0] % X)
+    peer_3 = _device(axes, to5_ref[0] // X, to5_ref[0] % X)
+    peer_4 = _device(axes, to4_ref[1] // X, to4_ref[1] % X)
+    peer_5 = _device(axes, to5_ref[1] // X, to5_ref[1] % X)
+    peer_6 = _device(axes, to6_ref[1] // X, to6_ref[1] % X)
+    peer_7 = _device(axes, to6_ref[1] // X, to6_ref[1] % X)
+    peer_8 = _device(axes, to0_ref[2] // X, to0_ref[2] % X)
+    peer_9 = _device(axes, to1_ref[2] // X, to1_ref[2] % X)
+    peer_10 = _device(axes, to2_ref[2] // X, to2_ref[2] % X)
+    peer_11 = _device(axes, to2_ref[2] // X, to2_ref[2] % X)
+    peer_12 = _device(axes, to0_ref[3] // X, to0_ref[3] % X)
+    peer_13 = _device(axes, to1_ref[3] // X, to1_ref[3] % X)
 
     # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), peer_0)
@@ -233,10 +232,10 @@ def _kernel(
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
     # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
-    _send(x_ref.at[sent4_ref[r]], slots_ref.at[0], done, received.at[0], peer_2)
+    _send(x_ref.at[sent4_ref[0]], slots_ref.at[0], done, received.at[0], peer_2)
 
     # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
-    _send(x_ref.at[sent5_ref[r]], slots_ref.at[1], done, received.at[2], peer_3)
+    _send(x_ref.at[sent5_ref[0]], slots_ref.at[1], done, received.at[2], peer_3)
 
     # wait for chunk[sent4[s * 4 + r]] of rank from4[s * 4 + r] // 2, from4[s * 4 + r] %
     # 2
@@ -245,92 +244,92 @@ def _kernel(
     # wait for chunk[sent5[s * 4 + r]] of rank from5[s * 4 + r] // 2, from5[s * 4 + r] %
     # 2
     _wait(slots_ref.at[1], received.at[2])
-    _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[got4_ref[r]])
-    _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[got5_ref[r]])
+    _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[got4_ref[0]])
+    _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[got5_ref[0]])
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
         _send(
-            x_ref.at[sent4_ref[r + 4]],
-            slots_ref.at[there0_ref[r]],
+            x_ref.at[sent4_ref[1]],
+            slots_ref.at[there0_ref[0]],
             done,
             received.at[1],
             peer_4,
         )
 
-    @pl.when(sends0_ref[r] == 2)
+    @pl.when(sends0_ref[0] == 2)
     def _():
         # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
         _send(
-            slots_ref.at[writer0_ref[r]],
-            slots_ref.at[there0_1_ref[r]],
+            slots_ref.at[writer0_ref[0]],
+            slots_ref.at[there0_1_ref[0]],
             done,
             received.at[1],
             peer_4,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
         _send(
-            x_ref.at[sent5_ref[r + 4]],
-            slots_ref.at[there1_ref[r]],
+            x_ref.at[sent5_ref[1]],
+            slots_ref.at[there1_ref[0]],
             done,
             received.at[3],
             peer_5,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
         _send(
-            slots_ref.at[here1_ref[r]],
-            slots_ref.at[there1_1_ref[r]],
+            slots_ref.at[here1_ref[0]],
+            slots_ref.at[there1_1_ref[0]],
             done,
             received.at[3],
             peer_5,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent6[s * 4 + r]] to to6[s * 4 + r], to be added
         _send(
-            x_ref.at[sent6_ref[r + 4]],
-            slots_ref.at[there2_ref[r]],
+            x_ref.at[sent6_ref[1]],
+            slots_ref.at[there2_ref[0]],
             done,
             received.at[4],
             peer_6,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent6[s * 4 + r]] to to6[s * 4 + r], to be added
         _send(
             slots_ref.at[0],
-            slots_ref.at[there2_1_ref[r]],
+            slots_ref.at[there2_1_ref[0]],
             done,
             received.at[4],
             peer_6,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent7[s * 4 + r]] to to7[s * 4 + r], to be added
         _send(
             slots_ref.at[0],
-            slots_ref.at[there3_ref[r]],
+            slots_ref.at[there3_ref[0]],
             done,
             received.at[5],
             peer_7,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent7[s * 4 + r]] to to7[s * 4 + r], to be added
         _send(
-            x_ref.at[sent7_ref[r + 4]],
-            slots_ref.at[there3_1_ref[r]],
+            x_ref.at[sent7_ref[1]],
+            slots_ref.at[there3_1_ref[0]],
             done,
             received.at[5],
             peer_7,
@@ -351,33 +350,21 @@ def _kernel(
     # wait for chunk[sent7[s * 4 + r]] of rank from7[s * 4 + r] // 2, from7[s * 4 + r] %
     # 2
     _wait(slots_ref.at[5], received.at[5])
-    _add(slots_ref.at[2], slots_ref.at[2], x_ref.at[got4_ref[r + 4]])
-    _add(slots_ref.at[3], slots_ref.at[3], x_ref.at[got5_ref[r + 4]])
-    _add(o_ref.at[got6_ref[r + 4]], slots_ref.at[4], slots_ref.at[2])
-    _add(o_ref.at[got7_ref[r + 4]], slots_ref.at[5], slots_ref.at[3])
+    _add(slots_ref.at[2], slots_ref.at[2], x_ref.at[got4_ref[1]])
+    _add(slots_ref.at[3], slots_ref.at[3], x_ref.at[got5_ref[1]])
+    _add(o_ref.at[got6_ref[1]], slots_ref.at[4], slots_ref.at[2])
+    _add(o_ref.at[got7_ref[1]], slots_ref.at[5], slots_ref.at[3])
 
     # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
-    _send(
-        o_ref.at[sent0_ref[r + 8]],
-        o_ref.at[sent0_ref[r + 8]],
-        done,
-        received.at[6],
-        peer_8,
-    )
+    _send(o_ref.at[sent0_ref[2]], o_ref.at[sent0_ref[2]], done, received.at[6], peer_8)
 
     # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
-    _send(
-        o_ref.at[sent1_ref[r + 8]],
-        o_ref.at[sent1_ref[r + 8]],
-        done,
-        received.at[8],
-        peer_9,
-    )
+    _send(o_ref.at[sent1_ref[2]], o_ref.at[sent1_ref[2]], done, received.at[8], peer_9)
 
     # send chunk[sent2[s * 4 + r]] to to2[s * 4 + r]
     _send(
-        o_ref.at[sent2_ref[r + 8]],
-        o_ref.at[sent2_ref[r + 8]],
+        o_ref.at[sent2_ref[2]],
+        o_ref.at[sent2_ref[2]],
         done,
         received.at[10],
         peer_10,
@@ -385,8 +372,8 @@ def _kernel(
 
     # send chunk[sent3[s * 4 + r]] to to3[s * 4 + r]
     _send(
-        o_ref.at[sent3_ref[r + 8]],
-        o_ref.at[sent3_ref[r + 8]],
+        o_ref.at[sent3_ref[2]],
+        o_ref.at[sent3_ref[2]],
         done,
         received.at[11],
         peer_11,
@@ -394,97 +381,85 @@ def _kernel(
 
     # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got0_ref[r + 8]], received.at[6])
+    _wait(o_ref.at[got0_ref[2]], received.at[6])
 
     # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got1_ref[r + 8]], received.at[8])
+    _wait(o_ref.at[got1_ref[2]], received.at[8])
 
     # wait for chunk[sent2[s * 4 + r]] of rank from2[s * 4 + r] // 2, from2[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got2_ref[r + 8]], received.at[10])
+    _wait(o_ref.at[got2_ref[2]], received.at[10])
 
     # wait for chunk[sent3[s * 4 + r]] of rank from3[s * 4 + r] // 2, from3[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got3_ref[r + 8]], received.at[11])
+    _wait(o_ref.at[got3_ref[2]], received.at[11])
 
     # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
-    _send(
-        o_ref.at[sent0_ref[r + 12]],
-        o_ref.at[sent0_ref[r + 12]],
-        done,
-        received.at[7],
-        peer_12,
-    )
+    _send(o_ref.at[sent0_ref[3]], o_ref.at[sent0_ref[3]], done, received.at[7], peer_12)
 
     # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
-    _send(
-        o_ref.at[sent1_ref[r + 12]],
-        o_ref.at[sent1_ref[r + 12]],
-        done,
-        received.at[9],
-        peer_13,
-    )
+    _send(o_ref.at[sent1_ref[3]], o_ref.at[sent1_ref[3]], done, received.at[9], peer_13)
 
     # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got0_ref[r + 12]], received.at[7])
+    _wait(o_ref.at[got0_ref[3]], received.at[7])
 
     # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got1_ref[r + 12]], received.at[9])
+    _wait(o_ref.at[got1_ref[3]], received.at[9])
 
     # wait until the chunk has left
-    _wait(x_ref.at[sent4_ref[r]], done)
-    _wait(x_ref.at[sent5_ref[r]], done)
+    _wait(x_ref.at[sent4_ref[0]], done)
+    _wait(x_ref.at[sent5_ref[0]], done)
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent4_ref[r + 4]], done)
+        _wait(x_ref.at[sent4_ref[1]], done)
 
-    @pl.when(sends0_ref[r] == 2)
+    @pl.when(sends0_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[writer0_ref[r]], done)
+        _wait(slots_ref.at[writer0_ref[0]], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent5_ref[r + 4]], done)
+        _wait(x_ref.at[sent5_ref[1]], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[here1_ref[r]], done)
+        _wait(slots_ref.at[here1_ref[0]], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent6_ref[r + 4]], done)
+        _wait(x_ref.at[sent6_ref[1]], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
         _wait(slots_ref.at[0], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
         _wait(slots_ref.at[0], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent7_ref[r + 4]], done)
+        _wait(x_ref.at[sent7_ref[1]], done)
 
     # wait until the chunk has left
-    _wait(o_ref.at[sent0_ref[r + 8]], done)
-    _wait(o_ref.at[sent1_ref[r + 8]], done)
-    _wait(o_ref.at[sent2_ref[r + 8]], done)
-    _wait(o_ref.at[sent3_ref[r + 8]], done)
-    _wait(o_ref.at[sent0_ref[r + 12]], done)
-    _wait(o_ref.at[sent1_ref[r + 12]], done)
+    _wait(o_ref.at[sent0_ref[2]], done)
+    _wait(o_ref.at[sent1_ref[2]], done)
+    _wait(o_ref.at[sent2_ref[2]], done)
+    _wait(o_ref.at[sent3_ref[2]], done)
+    _wait(o_ref.at[sent0_ref[3]], done)
+    _wait(o_ref.at[sent1_ref[3]], done)
 
 
 def _transpose(call, x):
@@ -498,7 +473,7 @@ _TRANSPOSE_SPEC = {
     "operand": (8,),
     "result": (8,),
     "scratch": [(6,)],
-    "tables": [
+    "by_rank": [
         # writer0
         "1 0 0 1",
         # writer1
@@ -629,21 +604,20 @@ def _transpose_kernel(
 
     x_ref: [8, rows, cols]; o_ref: [8, rows, cols]; slots_ref: [6, rows, cols]
     """
-    r = x * 2 + y
-    peer_0 = _device(axes, writer0_ref[r] // X, writer0_ref[r] % X)
-    peer_1 = _device(axes, writer1_ref[r] // X, writer1_ref[r] % X)
-    peer_2 = _device(axes, to4_ref[r] // X, to4_ref[r] % X)
-    peer_3 = _device(axes, to5_ref[r] // X, to5_ref[r] % X)
-    peer_4 = _device(axes, to4_ref[r + 4] // X, to4_ref[r + 4] % X)
-    peer_5 = _device(axes, to5_ref[r + 4] // X, to5_ref[r + 4] % X)
-    peer_6 = _device(axes, to6_ref[r + 4] // X, to6_ref[r + 4] % X)
-    peer_7 = _device(axes, to6_ref[r + 4] // X, to6_ref[r + 4] % X)
-    peer_8 = _device(axes, to0_ref[r + 8] // X, to0_ref[r + 8] % X)
-    peer_9 = _device(axes, to1_ref[r + 8] // X, to1_ref[r + 8] % X)
-    peer_10 = _device(axes, to2_ref[r + 8] // X, to2_ref[r + 8] % X)
-    peer_11 = _device(axes, to2_ref[r + 8] // X, to2_ref[r + 8] % X)
-    peer_12 = _device(axes, to0_ref[r + 12] // X, to0_ref[r + 12] % X)
-    peer_13 = _device(axes, to1_ref[r + 12] // X, to1_ref[r + 12] % X)
+    peer_0 = _device(axes, writer0_ref[0] // X, writer0_ref[0] % X)
+    peer_1 = _device(axes, writer1_ref[0] // X, writer1_ref[0] % X)
+    peer_2 = _device(axes, to4_ref[0] // X, to4_ref[0] % X)
+    peer_3 = _device(axes, to5_ref[0] // X, to5_ref[0] % X)
+    peer_4 = _device(axes, to4_ref[1] // X, to4_ref[1] % X)
+    peer_5 = _device(axes, to5_ref[1] // X, to5_ref[1] % X)
+    peer_6 = _device(axes, to6_ref[1] // X, to6_ref[1] % X)
+    peer_7 = _device(axes, to6_ref[1] // X, to6_ref[1] % X)
+    peer_8 = _device(axes, to0_ref[2] // X, to0_ref[2] % X)
+    peer_9 = _device(axes, to1_ref[2] // X, to1_ref[2] % X)
+    peer_10 = _device(axes, to2_ref[2] // X, to2_ref[2] % X)
+    peer_11 = _device(axes, to2_ref[2] // X, to2_ref[2] % X)
+    peer_12 = _device(axes, to0_ref[3] // X, to0_ref[3] % X)
+    peer_13 = _device(axes, to1_ref[3] // X, to1_ref[3] % X)
 
     # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), peer_0)
@@ -653,10 +627,10 @@ def _transpose_kernel(
     pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
     # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
-    _send(x_ref.at[sent4_ref[r]], slots_ref.at[0], done, received.at[0], peer_2)
+    _send(x_ref.at[sent4_ref[0]], slots_ref.at[0], done, received.at[0], peer_2)
 
     # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
-    _send(x_ref.at[sent5_ref[r]], slots_ref.at[1], done, received.at[2], peer_3)
+    _send(x_ref.at[sent5_ref[0]], slots_ref.at[1], done, received.at[2], peer_3)
 
     # wait for chunk[sent4[s * 4 + r]] of rank from4[s * 4 + r] // 2, from4[s * 4 + r] %
     # 2
@@ -665,92 +639,92 @@ def _transpose_kernel(
     # wait for chunk[sent5[s * 4 + r]] of rank from5[s * 4 + r] // 2, from5[s * 4 + r] %
     # 2
     _wait(slots_ref.at[1], received.at[2])
-    _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[got4_ref[r]])
-    _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[got5_ref[r]])
+    _add(slots_ref.at[0], slots_ref.at[0], x_ref.at[got4_ref[0]])
+    _add(slots_ref.at[1], slots_ref.at[1], x_ref.at[got5_ref[0]])
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
         _send(
-            x_ref.at[sent4_ref[r + 4]],
-            slots_ref.at[there0_ref[r]],
+            x_ref.at[sent4_ref[1]],
+            slots_ref.at[there0_ref[0]],
             done,
             received.at[1],
             peer_4,
         )
 
-    @pl.when(sends0_ref[r] == 2)
+    @pl.when(sends0_ref[0] == 2)
     def _():
         # send chunk[sent4[s * 4 + r]] to to4[s * 4 + r], to be added
         _send(
-            slots_ref.at[writer0_ref[r]],
-            slots_ref.at[there0_1_ref[r]],
+            slots_ref.at[writer0_ref[0]],
+            slots_ref.at[there0_1_ref[0]],
             done,
             received.at[1],
             peer_4,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
         _send(
-            x_ref.at[sent5_ref[r + 4]],
-            slots_ref.at[there1_ref[r]],
+            x_ref.at[sent5_ref[1]],
+            slots_ref.at[there1_ref[0]],
             done,
             received.at[3],
             peer_5,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent5[s * 4 + r]] to to5[s * 4 + r], to be added
         _send(
-            slots_ref.at[here1_ref[r]],
-            slots_ref.at[there1_1_ref[r]],
+            slots_ref.at[here1_ref[0]],
+            slots_ref.at[there1_1_ref[0]],
             done,
             received.at[3],
             peer_5,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent6[s * 4 + r]] to to6[s * 4 + r], to be added
         _send(
-            x_ref.at[sent6_ref[r + 4]],
-            slots_ref.at[there2_ref[r]],
+            x_ref.at[sent6_ref[1]],
+            slots_ref.at[there2_ref[0]],
             done,
             received.at[4],
             peer_6,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent6[s * 4 + r]] to to6[s * 4 + r], to be added
         _send(
             slots_ref.at[0],
-            slots_ref.at[there2_1_ref[r]],
+            slots_ref.at[there2_1_ref[0]],
             done,
             received.at[4],
             peer_6,
         )
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # send chunk[sent7[s * 4 + r]] to to7[s * 4 + r], to be added
         _send(
             slots_ref.at[0],
-            slots_ref.at[there3_ref[r]],
+            slots_ref.at[there3_ref[0]],
             done,
             received.at[5],
             peer_7,
         )
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # send chunk[sent7[s * 4 + r]] to to7[s * 4 + r], to be added
         _send(
-            x_ref.at[sent7_ref[r + 4]],
-            slots_ref.at[there3_1_ref[r]],
+            x_ref.at[sent7_ref[1]],
+            slots_ref.at[there3_1_ref[0]],
             done,
             received.at[5],
             peer_7,
@@ -771,33 +745,21 @@ def _transpose_kernel(
     # wait for chunk[sent7[s * 4 + r]] of rank from7[s * 4 + r] // 2, from7[s * 4 + r] %
     # 2
     _wait(slots_ref.at[5], received.at[5])
-    _add(slots_ref.at[2], slots_ref.at[2], x_ref.at[got4_ref[r + 4]])
-    _add(slots_ref.at[3], slots_ref.at[3], x_ref.at[got5_ref[r + 4]])
-    _add(o_ref.at[got6_ref[r + 4]], slots_ref.at[4], slots_ref.at[2])
-    _add(o_ref.at[got7_ref[r + 4]], slots_ref.at[5], slots_ref.at[3])
+    _add(slots_ref.at[2], slots_ref.at[2], x_ref.at[got4_ref[1]])
+    _add(slots_ref.at[3], slots_ref.at[3], x_ref.at[got5_ref[1]])
+    _add(o_ref.at[got6_ref[1]], slots_ref.at[4], slots_ref.at[2])
+    _add(o_ref.at[got7_ref[1]], slots_ref.at[5], slots_ref.at[3])
 
     # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
-    _send(
-        o_ref.at[sent0_ref[r + 8]],
-        o_ref.at[sent0_ref[r + 8]],
-        done,
-        received.at[6],
-        peer_8,
-    )
+    _send(o_ref.at[sent0_ref[2]], o_ref.at[sent0_ref[2]], done, received.at[6], peer_8)
 
     # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
-    _send(
-        o_ref.at[sent1_ref[r + 8]],
-        o_ref.at[sent1_ref[r + 8]],
-        done,
-        received.at[8],
-        peer_9,
-    )
+    _send(o_ref.at[sent1_ref[2]], o_ref.at[sent1_ref[2]], done, received.at[8], peer_9)
 
     # send chunk[sent2[s * 4 + r]] to to2[s * 4 + r]
     _send(
-        o_ref.at[sent2_ref[r + 8]],
-        o_ref.at[sent2_ref[r + 8]],
+        o_ref.at[sent2_ref[2]],
+        o_ref.at[sent2_ref[2]],
         done,
         received.at[10],
         peer_10,
@@ -805,8 +767,8 @@ def _transpose_kernel(
 
     # send chunk[sent3[s * 4 + r]] to to3[s * 4 + r]
     _send(
-        o_ref.at[sent3_ref[r + 8]],
-        o_ref.at[sent3_ref[r + 8]],
+        o_ref.at[sent3_ref[2]],
+        o_ref.at[sent3_ref[2]],
         done,
         received.at[11],
         peer_11,
@@ -814,97 +776,85 @@ def _transpose_kernel(
 
     # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got0_ref[r + 8]], received.at[6])
+    _wait(o_ref.at[got0_ref[2]], received.at[6])
 
     # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got1_ref[r + 8]], received.at[8])
+    _wait(o_ref.at[got1_ref[2]], received.at[8])
 
     # wait for chunk[sent2[s * 4 + r]] of rank from2[s * 4 + r] // 2, from2[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got2_ref[r + 8]], received.at[10])
+    _wait(o_ref.at[got2_ref[2]], received.at[10])
 
     # wait for chunk[sent3[s * 4 + r]] of rank from3[s * 4 + r] // 2, from3[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got3_ref[r + 8]], received.at[11])
+    _wait(o_ref.at[got3_ref[2]], received.at[11])
 
     # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
-    _send(
-        o_ref.at[sent0_ref[r + 12]],
-        o_ref.at[sent0_ref[r + 12]],
-        done,
-        received.at[7],
-        peer_12,
-    )
+    _send(o_ref.at[sent0_ref[3]], o_ref.at[sent0_ref[3]], done, received.at[7], peer_12)
 
     # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
-    _send(
-        o_ref.at[sent1_ref[r + 12]],
-        o_ref.at[sent1_ref[r + 12]],
-        done,
-        received.at[9],
-        peer_13,
-    )
+    _send(o_ref.at[sent1_ref[3]], o_ref.at[sent1_ref[3]], done, received.at[9], peer_13)
 
     # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got0_ref[r + 12]], received.at[7])
+    _wait(o_ref.at[got0_ref[3]], received.at[7])
 
     # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 + r] %
     # 2
-    _wait(o_ref.at[got1_ref[r + 12]], received.at[9])
+    _wait(o_ref.at[got1_ref[3]], received.at[9])
 
     # wait until the chunk has left
-    _wait(x_ref.at[sent4_ref[r]], done)
-    _wait(x_ref.at[sent5_ref[r]], done)
+    _wait(x_ref.at[sent4_ref[0]], done)
+    _wait(x_ref.at[sent5_ref[0]], done)
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent4_ref[r + 4]], done)
+        _wait(x_ref.at[sent4_ref[1]], done)
 
-    @pl.when(sends0_ref[r] == 2)
+    @pl.when(sends0_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[writer0_ref[r]], done)
+        _wait(slots_ref.at[writer0_ref[0]], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent5_ref[r + 4]], done)
+        _wait(x_ref.at[sent5_ref[1]], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(slots_ref.at[here1_ref[r]], done)
+        _wait(slots_ref.at[here1_ref[0]], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent6_ref[r + 4]], done)
+        _wait(x_ref.at[sent6_ref[1]], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
         _wait(slots_ref.at[0], done)
 
-    @pl.when(sends1_ref[r] == 1)
+    @pl.when(sends1_ref[0] == 1)
     def _():
         # wait until the chunk has left
         _wait(slots_ref.at[0], done)
 
-    @pl.when(sends1_ref[r] == 2)
+    @pl.when(sends1_ref[0] == 2)
     def _():
         # wait until the chunk has left
-        _wait(x_ref.at[sent7_ref[r + 4]], done)
+        _wait(x_ref.at[sent7_ref[1]], done)
 
     # wait until the chunk has left
-    _wait(o_ref.at[sent0_ref[r + 8]], done)
-    _wait(o_ref.at[sent1_ref[r + 8]], done)
-    _wait(o_ref.at[sent2_ref[r + 8]], done)
-    _wait(o_ref.at[sent3_ref[r + 8]], done)
-    _wait(o_ref.at[sent0_ref[r + 12]], done)
-    _wait(o_ref.at[sent1_ref[r + 12]], done)
+    _wait(o_ref.at[sent0_ref[2]], done)
+    _wait(o_ref.at[sent1_ref[2]], done)
+    _wait(o_ref.at[sent2_ref[2]], done)
+    _wait(o_ref.at[sent3_ref[2]], done)
+    _wait(o_ref.at[sent0_ref[3]], done)
+    _wait(o_ref.at[sent1_ref[3]], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.
@@ -1142,7 +1092,7 @@ class _Call:
         def body(*refs):
             kernel(*self.coordinates(), *refs, axes=self.axes)
 
-        tables = _tables(spec)
+        tables = _tables(spec, lax.axis_index(self.axes))
         places = [pltpu.SMEM] * len(tables) + [place]
         return pl.pallas_call(
             body,
@@ -1204,12 +1154,17 @@ class _Call:
         return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
 
 
-def _tables(spec):
-    """The constants that a kernel looks up, as operands for SMEM."""
-    tables = []
-    for text in spec.get("tables", ()):
-        tables.append(jnp.array([int(entry) for entry in text.split()], jnp.int32))
-    return tables
+def _tables(spec, rank):
+    """The constants that a kernel looks up, as operands for SMEM.
+
+    Those by rank are [rows, N], and a rank gets its column.
+    """
+
+    def entries(text):
+        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
+
+    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
+    return own + [entries(text) for text in spec.get("tables", ())]
 
 
 def _linear(call, forward, transpose, x, *axes):

@@ -74,7 +74,7 @@ _SPEC = {
     "operand": (8,),
     "result": (8,),
     "scratch": [],
-    "tables": [
+    "by_rank": [
         # writer0
         "-1 0 0 1",
         # writer1
@@ -150,49 +150,48 @@ def _kernel(
 
     x_ref: [8, rows, cols]; o_ref: [8, rows, cols]
     """
-    r = x * 2 + y
-    peer_0 = _device(axes, writer0_ref[r] // X, writer0_ref[r] % X)
-    peer_1 = _device(axes, writer1_ref[r] // X, writer1_ref[r] % X)
-    peer_2 = _device(axes, to0_ref[r] // X, to0_ref[r] % X)
-    peer_3 = _device(axes, to1_ref[r] // X, to1_ref[r] % X)
+    peer_0 = _device(axes, writer0_ref[0] // X, writer0_ref[0] % X)
+    peer_1 = _device(axes, writer1_ref[0] // X, writer1_ref[0] % X)
+    peer_2 = _device(axes, to0_ref[0] // X, to0_ref[0] % X)
+    peer_3 = _device(axes, to1_ref[0] // X, to1_ref[0] % X)
 
-    @pl.when(writer0_ref[r] >= 0)
+    @pl.when(writer0_ref[0] >= 0)
     def _():
         # tell the ranks that write here that this one has started
         _signal(pltpu.get_barrier_semaphore(), peer_0)
 
-    @pl.when(writer1_ref[r] >= 0)
+    @pl.when(writer1_ref[0] >= 0)
     def _():
         # tell the ranks that write here that this one has started
         _signal(pltpu.get_barrier_semaphore(), peer_1)
 
-    @pl.when(awaited_ref[r] == 1)
+    @pl.when(awaited_ref[0] == 1)
     def _():
         # wait until the ranks that this one writes to have started
         pl.semaphore_wait(pltpu.get_barrier_semaphore(), 1)
 
-    @pl.when(awaited_ref[r] == 2)
+    @pl.when(awaited_ref[0] == 2)
     def _():
         # wait until the ranks that this one writes to have started
         pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
         _send(
-            x_ref.at[sent0_ref[r]],
-            o_ref.at[sent0_ref[r]],
+            x_ref.at[sent0_ref[0]],
+            o_ref.at[sent0_ref[0]],
             done,
             received.at[0],
             peer_2,
         )
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
         _send(
-            x_ref.at[sent1_ref[r]],
-            o_ref.at[sent1_ref[r]],
+            x_ref.at[sent1_ref[0]],
+            o_ref.at[sent1_ref[0]],
             done,
             received.at[5],
             peer_3,
@@ -205,95 +204,95 @@ def _kernel(
 
     @pl.loop(1, 5)
     def _(s):
-        @pl.when(arrives0_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives0_ref[s - 1] == 1)
         def _():
             # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s *
             # 4 + r] % 2
-            _wait(o_ref.at[got0_ref[4 * s + r - 4]], received.at[s - 1])
+            _wait(o_ref.at[got0_ref[s - 1]], received.at[s - 1])
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives1_ref[s - 1] == 1)
         def _():
             # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s *
             # 4 + r] % 2
-            _wait(o_ref.at[got1_ref[4 * s + r - 4]], received.at[s + 4])
+            _wait(o_ref.at[got1_ref[s - 1]], received.at[s + 4])
 
-        @pl.when(sends0_1_ref[4 * s + r - 4] == 1)
+        @pl.when(sends0_1_ref[s - 1] == 1)
         def _():
             # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
             _send(
-                x_ref.at[sent0_ref[4 * s + r]],
-                o_ref.at[sent0_ref[4 * s + r]],
+                x_ref.at[sent0_ref[s]],
+                o_ref.at[sent0_ref[s]],
                 done,
                 received.at[s],
-                _device(axes, to0_ref[4 * s + r] // X, to0_ref[4 * s + r] % X),
+                _device(axes, to0_ref[s] // X, to0_ref[s] % X),
             )
 
-        @pl.when(sends0_1_ref[4 * s + r - 4] == 2)
+        @pl.when(sends0_1_ref[s - 1] == 2)
         def _():
             # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r]
             _send(
-                o_ref.at[sent0_ref[4 * s + r]],
-                o_ref.at[sent0_ref[4 * s + r]],
+                o_ref.at[sent0_ref[s]],
+                o_ref.at[sent0_ref[s]],
                 done,
                 received.at[s],
-                _device(axes, to0_ref[4 * s + r] // X, to0_ref[4 * s + r] % X),
+                _device(axes, to0_ref[s] // X, to0_ref[s] % X),
             )
 
-        @pl.when(sends1_ref[4 * s + r - 4] == 1)
+        @pl.when(sends1_ref[s - 1] == 1)
         def _():
             # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
             _send(
-                x_ref.at[sent1_ref[4 * s + r]],
-                o_ref.at[sent1_ref[4 * s + r]],
+                x_ref.at[sent1_ref[s]],
+                o_ref.at[sent1_ref[s]],
                 done,
                 received.at[s + 5],
-                _device(axes, to1_ref[4 * s + r] // X, to1_ref[4 * s + r] % X),
+                _device(axes, to1_ref[s] // X, to1_ref[s] % X),
             )
 
-        @pl.when(sends1_ref[4 * s + r - 4] == 2)
+        @pl.when(sends1_ref[s - 1] == 2)
         def _():
             # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r]
             _send(
-                o_ref.at[sent1_ref[4 * s + r]],
-                o_ref.at[sent1_ref[4 * s + r]],
+                o_ref.at[sent1_ref[s]],
+                o_ref.at[sent1_ref[s]],
                 done,
                 received.at[s + 5],
-                _device(axes, to1_ref[4 * s + r] // X, to1_ref[4 * s + r] % X),
+                _device(axes, to1_ref[s] // X, to1_ref[s] % X),
             )
 
-    @pl.when(arrives0_1_ref[r] == 1)
+    @pl.when(arrives0_1_ref[0] == 1)
     def _():
         # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 +
         # r] % 2
-        _wait(o_ref.at[got0_ref[r + 16]], received.at[4])
+        _wait(o_ref.at[got0_ref[4]], received.at[4])
 
-    @pl.when(arrives0_1_ref[r] == 1)
+    @pl.when(arrives0_1_ref[0] == 1)
     def _():
         # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 +
         # r] % 2
-        _wait(o_ref.at[got1_ref[r + 16]], received.at[9])
+        _wait(o_ref.at[got1_ref[4]], received.at[9])
 
     @pl.loop(0, 5)
     def _(s):
-        @pl.when(sends0_2_ref[4 * s + r] == 1)
+        @pl.when(sends0_2_ref[s] == 1)
         def _():
             # wait until the chunk has left
-            _wait(x_ref.at[sent0_ref[4 * s + r]], done)
+            _wait(x_ref.at[sent0_ref[s]], done)
 
-        @pl.when(sends0_2_ref[4 * s + r] == 2)
+        @pl.when(sends0_2_ref[s] == 2)
         def _():
             # wait until the chunk has left
-            _wait(o_ref.at[sent0_ref[4 * s + r]], done)
+            _wait(o_ref.at[sent0_ref[s]], done)
 
-        @pl.when(sends1_1_ref[4 * s + r] == 1)
+        @pl.when(sends1_1_ref[s] == 1)
         def _():
             # wait until the chunk has left
-            _wait(x_ref.at[sent1_ref[4 * s + r]], done)
+            _wait(x_ref.at[sent1_ref[s]], done)
 
-        @pl.when(sends1_1_ref[4 * s + r] == 2)
+        @pl.when(sends1_1_ref[s] == 2)
         def _():
             # wait until the chunk has left
-            _wait(o_ref.at[sent1_ref[4 * s + r]], done)
+            _wait(o_ref.at[sent1_ref[s]], done)
 
     @pl.when((x == 0) & (y == 0))
     def _():
@@ -312,7 +311,7 @@ _TRANSPOSE_SPEC = {
     "operand": (8,),
     "result": (8,),
     "scratch": [(10,)],
-    "tables": [
+    "by_rank": [
         # writer0
         "1 3 3 1",
         # writer1
@@ -441,35 +440,35 @@ def _transpose_kernel(
     x_ref: [8, rows, cols]; o_ref: [8, rows, cols]; slots_ref: [10, rows, cols]
     """
     r = x * 2 + y
-    peer_0 = _device(axes, writer0_ref[r] // X, writer0_ref[r] % X)
-    peer_1 = _device(axes, writer1_ref[r] // X, writer1_ref[r] % X)
-    peer_2 = _device(axes, to0_ref[r] // X, to0_ref[r] % X)
-    peer_3 = _device(axes, to1_ref[r] // X, to1_ref[r] % X)
+    peer_0 = _device(axes, writer0_ref[0] // X, writer0_ref[0] % X)
+    peer_1 = _device(axes, writer1_ref[0] // X, writer1_ref[0] % X)
+    peer_2 = _device(axes, to0_ref[0] // X, to0_ref[0] % X)
+    peer_3 = _device(axes, to1_ref[0] // X, to1_ref[0] % X)
 
     # tell the ranks that write here that this one has started
     _signal(pltpu.get_barrier_semaphore(), peer_0)
 
-    @pl.when(writer1_ref[r] >= 0)
+    @pl.when(writer1_ref[0] >= 0)
     def _():
         # tell the ranks that write here that this one has started
         _signal(pltpu.get_barrier_semaphore(), peer_1)
 
-    @pl.when(awaited_ref[r] == 2)
+    @pl.when(awaited_ref[0] == 2)
     def _():
         # wait until the ranks that this one writes to have started
         pl.semaphore_wait(pltpu.get_barrier_semaphore(), 2)
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r], to be added
-        _send(x_ref.at[sent0_ref[r]], slots_ref.at[0], done, received.at[0], peer_2)
+        _send(x_ref.at[sent0_ref[0]], slots_ref.at[0], done, received.at[0], peer_2)
 
-    @pl.when(sends0_ref[r] == 1)
+    @pl.when(sends0_ref[0] == 1)
     def _():
         # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r], to be added
         _send(
-            x_ref.at[sent1_ref[r]],
-            slots_ref.at[there1_ref[r]],
+            x_ref.at[sent1_ref[0]],
+            slots_ref.at[there1_ref[0]],
             done,
             received.at[5],
             peer_3,
@@ -482,183 +481,183 @@ def _transpose_kernel(
 
     @pl.loop(1, 5)
     def _(s):
-        @pl.when(arrives0_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives0_ref[s - 1] == 1)
         def _():
             # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed0_ref[4 * s + r - 4]], received.at[s - 1])
+            _wait(slots_ref.at[landed0_ref[s - 1]], received.at[s - 1])
 
-        @pl.when(arrives0_ref[4 * s + r - 4] == 2)
+        @pl.when(arrives0_ref[s - 1] == 2)
         def _():
             # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed0_1_ref[4 * s + r - 4]], received.at[s - 1])
+            _wait(slots_ref.at[landed0_1_ref[s - 1]], received.at[s - 1])
 
-        @pl.when(arrives0_ref[4 * s + r - 4] == 3)
+        @pl.when(arrives0_ref[s - 1] == 3)
         def _():
             # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed0_2_ref[4 * s + r - 4]], received.at[s - 1])
+            _wait(slots_ref.at[landed0_2_ref[s - 1]], received.at[s - 1])
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives1_ref[s - 1] == 1)
         def _():
             # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed1_ref[4 * s + r - 4]], received.at[s + 4])
+            _wait(slots_ref.at[landed1_ref[s - 1]], received.at[s + 4])
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 2)
+        @pl.when(arrives1_ref[s - 1] == 2)
         def _():
             # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed1_1_ref[4 * s + r - 4]], received.at[s + 4])
+            _wait(slots_ref.at[landed1_1_ref[s - 1]], received.at[s + 4])
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 3)
+        @pl.when(arrives1_ref[s - 1] == 3)
         def _():
             # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s *
             # 4 + r] % 2
-            _wait(slots_ref.at[landed1_2_ref[4 * s + r - 4]], received.at[s + 4])
+            _wait(slots_ref.at[landed1_2_ref[s - 1]], received.at[s + 4])
 
-        @pl.when(arrives0_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives0_ref[s - 1] == 1)
         def _():
             _add(
-                slots_ref.at[landed0_ref[4 * s + r - 4]],
-                slots_ref.at[landed0_ref[4 * s + r - 4]],
-                x_ref.at[got0_ref[4 * s + r - 4]],
+                slots_ref.at[landed0_ref[s - 1]],
+                slots_ref.at[landed0_ref[s - 1]],
+                x_ref.at[got0_ref[s - 1]],
             )
 
-        @pl.when(arrives0_ref[4 * s + r - 4] == 2)
+        @pl.when(arrives0_ref[s - 1] == 2)
         def _():
             _add(
-                o_ref.at[got0_ref[4 * s + r - 4]],
-                slots_ref.at[landed0_1_ref[4 * s + r - 4]],
-                slots_ref.at[term0_ref[4 * s + r - 4]],
+                o_ref.at[got0_ref[s - 1]],
+                slots_ref.at[landed0_1_ref[s - 1]],
+                slots_ref.at[term0_ref[s - 1]],
             )
 
-        @pl.when(arrives0_ref[4 * s + r - 4] == 3)
+        @pl.when(arrives0_ref[s - 1] == 3)
         def _():
             _add(
-                o_ref.at[got0_ref[4 * s + r - 4]],
-                slots_ref.at[landed0_2_ref[4 * s + r - 4]],
-                x_ref.at[got0_ref[4 * s + r - 4]],
+                o_ref.at[got0_ref[s - 1]],
+                slots_ref.at[landed0_2_ref[s - 1]],
+                x_ref.at[got0_ref[s - 1]],
             )
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 1)
+        @pl.when(arrives1_ref[s - 1] == 1)
         def _():
             _add(
-                slots_ref.at[landed1_ref[4 * s + r - 4]],
-                slots_ref.at[landed1_ref[4 * s + r - 4]],
-                x_ref.at[got1_ref[4 * s + r - 4]],
+                slots_ref.at[landed1_ref[s - 1]],
+                slots_ref.at[landed1_ref[s - 1]],
+                x_ref.at[got1_ref[s - 1]],
             )
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 2)
+        @pl.when(arrives1_ref[s - 1] == 2)
         def _():
             _add(
-                o_ref.at[got1_ref[4 * s + r - 4]],
-                slots_ref.at[landed1_1_ref[4 * s + r - 4]],
+                o_ref.at[got1_ref[s - 1]],
+                slots_ref.at[landed1_1_ref[s - 1]],
                 slots_ref.at[0],
             )
 
-        @pl.when(arrives1_ref[4 * s + r - 4] == 3)
+        @pl.when(arrives1_ref[s - 1] == 3)
         def _():
             _add(
-                o_ref.at[got1_ref[4 * s + r - 4]],
-                slots_ref.at[landed1_2_ref[4 * s + r - 4]],
-                x_ref.at[got1_ref[4 * s + r - 4]],
+                o_ref.at[got1_ref[s - 1]],
+                slots_ref.at[landed1_2_ref[s - 1]],
+                x_ref.at[got1_ref[s - 1]],
             )
 
-        @pl.when(sends0_1_ref[4 * s + r - 4] == 1)
+        @pl.when(sends0_1_ref[s - 1] == 1)
         def _():
             # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r], to be added
             _send(
-                x_ref.at[sent0_ref[4 * s + r]],
-                slots_ref.at[there0_ref[4 * s + r - 4]],
+                x_ref.at[sent0_ref[s]],
+                slots_ref.at[there0_ref[s - 1]],
                 done,
                 received.at[s],
-                _device(axes, to0_ref[4 * s + r] // X, to0_ref[4 * s + r] % X),
+                _device(axes, to0_ref[s] // X, to0_ref[s] % X),
             )
 
-        @pl.when(sends0_1_ref[4 * s + r - 4] == 2)
+        @pl.when(sends0_1_ref[s - 1] == 2)
         def _():
             # send chunk[sent0[s * 4 + r]] to to0[s * 4 + r], to be added
             _send(
-                slots_ref.at[landed0_ref[4 * s + r - 4]],
-                slots_ref.at[there0_1_ref[4 * s + r - 4]],
+                slots_ref.at[landed0_ref[s - 1]],
+                slots_ref.at[there0_1_ref[s - 1]],
                 done,
                 received.at[s],
-                _device(axes, to0_ref[4 * s + r] // X, to0_ref[4 * s + r] % X),
+                _device(axes, to0_ref[s] // X, to0_ref[s] % X),
             )
 
-        @pl.when(sends1_ref[4 * s + r - 4] == 1)
+        @pl.when(sends1_ref[s - 1] == 1)
         def _():
             # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r], to be added
             _send(
-                x_ref.at[sent1_ref[4 * s + r]],
-                slots_ref.at[there1_1_ref[4 * s + r - 4]],
+                x_ref.at[sent1_ref[s]],
+                slots_ref.at[there1_1_ref[s - 1]],
                 done,
                 received.at[s + 5],
-                _device(axes, to1_ref[4 * s + r] // X, to1_ref[4 * s + r] % X),
+                _device(axes, to1_ref[s] // X, to1_ref[s] % X),
             )
 
-        @pl.when(sends1_ref[4 * s + r - 4] == 2)
+        @pl.when(sends1_ref[s - 1] == 2)
         def _():
             # send chunk[sent1[s * 4 + r]] to to1[s * 4 + r], to be added
             _send(
-                slots_ref.at[here1_ref[4 * s + r - 4]],
-                slots_ref.at[there1_2_ref[4 * s + r - 4]],
+                slots_ref.at[here1_ref[s - 1]],
+                slots_ref.at[there1_2_ref[s - 1]],
                 done,
                 received.at[s + 5],
-                _device(axes, to1_ref[4 * s + r] // X, to1_ref[4 * s + r] % X),
+                _device(axes, to1_ref[s] // X, to1_ref[s] % X),
             )
 
-    @pl.when(arrives0_1_ref[r] == 3)
+    @pl.when(arrives0_1_ref[0] == 3)
     def _():
         # wait for chunk[sent0[s * 4 + r]] of rank from0[s * 4 + r] // 2, from0[s * 4 +
         # r] % 2
-        _wait(slots_ref.at[landed0_3_ref[r]], received.at[4])
+        _wait(slots_ref.at[landed0_3_ref[0]], received.at[4])
 
-    @pl.when(arrives0_1_ref[r] == 3)
+    @pl.when(arrives0_1_ref[0] == 3)
     def _():
         # wait for chunk[sent1[s * 4 + r]] of rank from1[s * 4 + r] // 2, from1[s * 4 +
         # r] % 2
-        _wait(slots_ref.at[landed1_3_ref[r]], received.at[9])
+        _wait(slots_ref.at[landed1_3_ref[0]], received.at[9])
 
-    @pl.when(arrives0_1_ref[r] == 3)
+    @pl.when(arrives0_1_ref[0] == 3)
     def _():
         _add(
-            o_ref.at[got0_ref[r + 16]],
-            slots_ref.at[landed0_3_ref[r]],
-            x_ref.at[got0_ref[r + 16]],
+            o_ref.at[got0_ref[4]],
+            slots_ref.at[landed0_3_ref[0]],
+            x_ref.at[got0_ref[4]],
         )
 
-    @pl.when(arrives0_1_ref[r] == 3)
+    @pl.when(arrives0_1_ref[0] == 3)
     def _():
         _add(
-            o_ref.at[got1_ref[r + 16]],
-            slots_ref.at[landed1_3_ref[r]],
-            x_ref.at[got1_ref[r + 16]],
+            o_ref.at[got1_ref[4]],
+            slots_ref.at[landed1_3_ref[0]],
+            x_ref.at[got1_ref[4]],
         )
 
     @pl.loop(0, 5)
     def _(s):
-        @pl.when(sends0_2_ref[4 * s + r] == 1)
+        @pl.when(sends0_2_ref[s] == 1)
         def _():
             # wait until the chunk has left
-            _wait(x_ref.at[sent0_ref[4 * s + r]], done)
+            _wait(x_ref.at[sent0_ref[s]], done)
 
-        @pl.when(sends0_2_ref[4 * s + r] == 2)
+        @pl.when(sends0_2_ref[s] == 2)
         def _():
             # wait until the chunk has left
-            _wait(slots_ref.at[here0_ref[4 * s + r]], done)
+            _wait(slots_ref.at[here0_ref[s]], done)
 
-        @pl.when(sends1_1_ref[4 * s + r] == 1)
+        @pl.when(sends1_1_ref[s] == 1)
         def _():
             # wait until the chunk has left
-            _wait(x_ref.at[sent1_ref[4 * s + r]], done)
+            _wait(x_ref.at[sent1_ref[s]], done)
 
-        @pl.when(sends1_1_ref[4 * s + r] == 2)
+        @pl.when(sends1_1_ref[s] == 2)
         def _():
             # wait until the chunk has left
-            _wait(slots_ref.at[here1_1_ref[4 * s + r]], done)
+            _wait(slots_ref.at[here1_1_ref[s]], done)
 
 
 # How kernels move and add chunks. What follows is the same in every module.
@@ -896,7 +895,7 @@ class _Call:
         def body(*refs):
             kernel(*self.coordinates(), *refs, axes=self.axes)
 
-        tables = _tables(spec)
+        tables = _tables(spec, lax.axis_index(self.axes))
         places = [pltpu.SMEM] * len(tables) + [place]
         return pl.pallas_call(
             body,
@@ -958,12 +957,17 @@ class _Call:
         return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
 
 
-def _tables(spec):
-    """The constants that a kernel looks up, as operands for SMEM."""
-    tables = []
-    for text in spec.get("tables", ()):
-        tables.append(jnp.array([int(entry) for entry in text.split()], jnp.int32))
-    return tables
+def _tables(spec, rank):
+    """The constants that a kernel looks up, as operands for SMEM.
+
+    Those by rank are [rows, N], and a rank gets its column.
+    """
+
+    def entries(text):
+        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
+
+    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
+    return own + [entries(text) for text in spec.get("tables", ())]
 
 
 def _linear(call, forward, transpose, x, *axes):
