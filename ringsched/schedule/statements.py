@@ -19,7 +19,7 @@ SHORTEST = 3  # steps that make a loop worth its while
 
 
 def construction(kind: Constructed, sides: tuple[int, ...], parts: int) -> Construction:
-    """See construct.py; of an all-gather, a reduce-scatter or an all-to-all."""
+    """See plans/construct.py; of an all-gather, a reduce-scatter or an all-to-all."""
     match kind:
         case "all_gather":
             return spread(sides, parts)
