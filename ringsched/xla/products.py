@@ -73,7 +73,8 @@ def _sending(flat: FlatSchedule, steps: Steps) -> list[tuple[Turn, ...]] | None:
             touched |= received
             done.append(replace(turn, multiplies=whole, needs_first=() if whole else parts))
         found.append(tuple(done))
-    return found
+    everything = flat.topology.ranks * math.prod(flat.promise.dims)
+    return found if len(touched) == everything else None  # a single rank neither sends nor receives
 
 
 def _untouched(

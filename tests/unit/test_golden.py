@@ -84,12 +84,14 @@ def written(folder: Path) -> str:
     """The golden modules, and others that come out differently: debugging, one rank, loops, credits, odd sizes."""
     for file_name in MODULES:
         (folder / file_name).write_text((FOLDER / file_name).read_text(encoding="utf-8"), encoding="utf-8")
-    for ranks in (1, 2, 5, 12, 24):
-        for name in shipped_names():
+    for name in shipped_names():
+        for ranks in (1, 2, 5, 24):
             parameters = settings(name, ranks)
             if parameters is not None:
-                text = compile_schedule(open_schedule(name, parameters), debug=ranks in (12, 24)).source
+                text = compile_schedule(open_schedule(name, parameters), debug=ranks == 24).source
                 (folder / f"{name}_{ranks}.py").write_text(text, encoding="utf-8")
+        for ranks in (2, 12):
+            if settings(name, ranks) is not None:
                 text = update.generate(name, ranks, "xla")
                 (folder / f"{name}_{ranks}_xla.py").write_text(text, encoding="utf-8")
     for path in sorted((FOLDER.parent / "xla").glob("*.yaml")):

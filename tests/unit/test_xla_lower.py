@@ -215,6 +215,11 @@ def test_a_part_that_something_comes_for_is_computed_by_itself() -> None:
     assert halves == [Int(value=half) for half in (0, 1, 1, 0)]
 
 
+def test_a_rank_alone_multiplies() -> None:
+    assert products(exchange("all_gather_matmul", N=1)) == ["own"]
+    assert products(exchange("matmul_reduce_scatter", N=1)) == ["all"]
+
+
 def test_products_one_after_the_other() -> None:
     """`overlap: none`."""
     for name, expected in (("all_gather_matmul", ["----", "all"]), ("matmul_reduce_scatter", ["all", "----"])):
