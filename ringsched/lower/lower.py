@@ -18,7 +18,7 @@ from ringsched.lower.emit import Emitter
 from ringsched.lower.holes import StepCode, roll
 from ringsched.lower.interleave import MultiplyingEmitter
 from ringsched.lower.lanes import Lane, Lanes, Use, find_lanes
-from ringsched.lower.meeting import Notes, meeting
+from ringsched.lower.meeting import Notes, meeting, strangers
 from ringsched.lower.multiply import Multiplier, check_sums
 from ringsched.lower.naming import INPUT, OUTPUT
 from ringsched.lower.pinned import irregular, looked_up
@@ -138,7 +138,8 @@ def _tabled(lanes: Lanes, places: Places) -> Lowered:
     emitter = TabledEmitter(lanes, places)
     below = {"r": topology.ranks, **dict(zip(topology.coordinates, topology.sides, strict=True))}
     body = roll(emitter.run(), loops=True, below=below, rank=RANK)
-    barrier = meeting(lanes, [use for uses in lanes.uses for use in uses], SemaphoreRef(semaphore=BARRIER), ENTRY_NOTES)
+    uses = [use for uses in lanes.uses for use in uses]
+    barrier = meeting(lanes, uses, SemaphoreRef(semaphore=BARRIER), ENTRY_NOTES, strangers(lanes, emitter.by_phase()))
     program = Program(
         name=lanes.flat.schedule.name,
         coordinates=topology.coordinates,

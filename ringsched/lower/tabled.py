@@ -83,8 +83,7 @@ class TabledEmitter:
             if phase is not None:
                 self._close()
                 ref = SemaphoreRef(semaphore=PHASE, index=Int(value=phase - 1))
-                later = [use for s in self.phases[phase] for use in self.lanes.uses[s]]
-                self.code.instructions += meeting(self.lanes, later, ref, PHASE_NOTES)
+                self.code.instructions += meeting(self.lanes, self.by_phase()[phase], ref, PHASE_NOTES)
                 self._close()
             for use in uses:
                 self._send(use)
@@ -272,6 +271,9 @@ class TabledEmitter:
         self._close()
 
     # ---- what it takes ---------------------------------------------------------------------------------------------
+
+    def by_phase(self) -> list[list[Use]]:
+        return [[use for step in steps for use in self.lanes.uses[step]] for steps in self.phases]
 
     def buffers(self) -> tuple[Buffer, ...]:
         dims = self.lanes.flat.promise.dims

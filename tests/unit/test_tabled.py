@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from taken_out import leaves, without
 
+from ringsched.diagnostics import InternalError
 from ringsched.expr import Compare, Int, Lookup
-from ringsched.lower import tabled
+from ringsched.lower import lower, tabled
 from ringsched.lower.lanes import find_lanes
 from ringsched.lower.pinned import looked_up
 from ringsched.pipeline import Proven, open_schedule, prove
@@ -201,3 +203,44 @@ def test_sizes_of_tables() -> None:
     by_rank, whole = tables_of(program)
     assert by_rank and all(len(table) % 8 == 0 for table in by_rank)
     assert all(len(table) < 8 for table in whole)
+
+
+ROWS_THEN_COLUMNS = """\
+schedule: rows_then_columns
+collective: all_gather
+topology: {torus: [3, 3]}
+tables: {back: [0, 1, 0, 1]}
+chunks: [3, 3]
+steps:
+  - for: s in 0 .. 1
+    do:
+      - send: chunk[(x - back[s]) % 3, y]
+        to: [x + 1, y]
+  - for: s in 2 .. 3
+    do:
+      - send: chunk[x, (y - back[s]) % 3]
+        to: [x, y + 1]
+      - send: chunk[(x + 1) % 3, (y - back[s]) % 3]
+        to: [x, y + 1]
+      - send: chunk[(x + 2) % 3, (y - back[s]) % 3]
+        to: [x, y + 1]
+"""
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_strangers_meet_at_entry(symmetric: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who first writes to a rank in a later phase is told so by a rank that has to know that it has entered."""
+    monkeypatch.setattr(lower, "DEDICATED_SEMAPHORES", 0)
+    monkeypatch.setattr(tabled, "SEMAPHORE_BUDGET", 8 + 5)
+    if symmetric:
+        path = tmp_path / "rows_then_columns.yaml"
+        path.write_text(ROWS_THEN_COLUMNS)
+        proven = prove(open_schedule(path))
+    else:
+        proven = prove(open_schedule("broadcast_mesh", {"X": 2, "Y": 3}))
+    assert isinstance(proven, Proven) and proven.symmetric == symmetric
+    program = proven.lowered.program
+    assert program.semaphore("phase").count >= 1 and ok(proven, program)
+    monkeypatch.setattr(lower, "strangers", lambda *_: {})
+    with pytest.raises(InternalError, match=r"may reach semaphore phase\[.\] before rank . has entered"):
+        prove(open_schedule(path) if symmetric else open_schedule("broadcast_mesh", {"X": 2, "Y": 3}))
