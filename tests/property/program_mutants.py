@@ -18,11 +18,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeGuard
+from unittest.mock import patch
 
-from ringsched.expr import Expr, Var, binary
+from shipped import settings
+
+from ringsched.expr import EvaluationError, Expr, Var, binary
+from ringsched.lower import lower, tabled
 from ringsched.lower.chain import finishing
 from ringsched.pipeline import Proven, ProvenChain, open_schedule, prove, prove_transpose
 from ringsched.program import trace
@@ -74,6 +79,7 @@ PRODUCTS = (
     "matmul_reduce_scatter_features_bidirectional",
 )
 CHAINS = ("tp_mlp", "tp_mlp_whole")
+
 LAYERS = 2  # of a chain: one that fetches weights for the next, and the last
 SIZES = (2, 3, 4, 5)
 ROLLED = {  # long enough for loops; and, where there are slots to be given back, for credits
@@ -131,18 +137,30 @@ def verdict(mutant: Mutant, subject: Subject) -> str | None:
         if found:
             return " + ".join(found)
         return "values" if subject.wrong(mutant) else None
-    except IndexOutOfRange:
+    except (IndexOutOfRange, EvaluationError):
         return "index out of range"
 
 
-def subjects(name: str, size: int, overlap: str | None = None) -> list[Subject]:
-    """A shipped schedule and its transpose, where it has one; of a chain, the Program of `LAYERS` layers."""
-    proven = prove(open_schedule(name, {"N": size}, overlap))
-    if isinstance(proven, ProvenChain):
-        return [_chain(f"{name}, {LAYERS} layers, N={size}", proven)]
-    backward = prove_transpose(proven)
-    found = [_subject(f"{name} N={size}", proven)]
-    return [*found, _subject(f"{name}, transpose, N={size}", backward)] if backward is not None else found
+def subjects(name: str, size: int, overlap: str | None = None, semaphores: int | None = None) -> list[Subject]:
+    """A shipped schedule for so many ranks and its transpose, where it has one; of a chain, that of `LAYERS` layers.
+
+    semaphores: what is looked up in tables gets no more than these to receive on, so that there are phases; and what
+    could do without tables is looked up as well. Nothing is made where the schedule is not for that many ranks.
+    """
+    parameters = settings(name, size)
+    if parameters is None:
+        return []
+    with ExitStack() as stack:
+        if semaphores is not None:
+            stack.enter_context(patch.object(tabled, "SEMAPHORE_BUDGET", tabled.RESERVED + semaphores))
+            stack.enter_context(patch.object(lower, "DEDICATED_SEMAPHORES", 0))
+        proven = prove(open_schedule(name, parameters, overlap))
+        if isinstance(proven, ProvenChain):
+            return [_chain(f"{name}, {LAYERS} layers, N={size}", proven)]
+        backward = prove_transpose(proven)
+    few = "" if semaphores is None else f", {semaphores} semaphores"
+    found = [_subject(f"{name} N={size}{few}", proven)]
+    return [*found, _subject(f"{name}, transpose, N={size}{few}", backward)] if backward is not None else found
 
 
 def _subject(label: str, proven: Proven) -> Subject:
@@ -170,7 +188,7 @@ def _chain(label: str, proven: ProvenChain) -> Subject:
 def mutants(subject: Subject) -> Iterator[Mutant]:
     """All mutants of a Program that is right."""
     program = subject.program
-    original = _Original(replace(program, body=_split(program.body, ())))
+    original = Original(replace(program, body=split(program.body, ())))
     for path, leaf in original.leaves.items():
         name = f"{kind_of(leaf)} {path}"
         yield original.mutant(f"remove {kind_of(leaf)}", name, path, _remove)
@@ -193,15 +211,15 @@ def mutants(subject: Subject) -> Iterator[Mutant]:
 # ---- the original -------------------------------------------------------------------------------------------------
 
 
-def _split(body: Body, conditions: tuple[Expr, ...]) -> Body:
+def split(body: Body, conditions: tuple[Expr, ...]) -> Body:
     """Every instruction under a guard of its own, so that it can be moved alone."""
     found: list[Instruction] = []
     for i in body:
         match i:
             case When():
-                found.extend(_split(i.body, (*conditions, *i.conditions)))
+                found.extend(split(i.body, (*conditions, *i.conditions)))
             case Loop():
-                loop = replace(i, body=_split(i.body, ()))
+                loop = replace(i, body=split(i.body, ()))
                 found.append(When(conditions=conditions, body=(loop,)) if conditions else loop)
             case _:
                 found.append(When(conditions=conditions, body=(i,)) if conditions else i)
@@ -226,7 +244,7 @@ def _leaves(body: Body, before: Path = ()) -> Iterator[tuple[Path, Leaf]]:
             yield (*before, number), inner
 
 
-def _edited(body: Body, path: Path, edit: Edit) -> Body:
+def edited(body: Body, path: Path, edit: Edit) -> Body:
     """`edit` gets the instructions among which that at `path` stands, and its place there."""
     siblings = list(body)
     if len(path) == 1:
@@ -234,21 +252,22 @@ def _edited(body: Body, path: Path, edit: Edit) -> Body:
     else:
         loop = _inner(siblings[path[0]])
         assert isinstance(loop, Loop)
-        new = replace(loop, body=_edited(loop.body, path[1:], edit))
+        new = replace(loop, body=edited(loop.body, path[1:], edit))
         siblings[path[0]] = _outer(siblings[path[0]], new)
     return tuple(siblings)
 
 
-class _Original:
+class Original:
     """The Program, one instruction a guard, and its traces: `paths[rank][position]` is where an operation stands."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.leaves = dict(_leaves(program.body))
+        self._unnoticed: dict[Path, dict[tuple[int, int], list[int]]] = {}
 
     def mutant(self, kind: str, what: str, path: Path, edit: Edit) -> Mutant:
         def build(full: bool) -> Expansion:
-            program = replace(self.program, body=_edited(self.program.body, path, edit))
+            program = replace(self.program, body=edited(self.program.body, path, edit))
             return expand(program, symmetric=False if full else None)
 
         return Mutant(kind=kind, what=what, build=build)
@@ -258,7 +277,7 @@ class _Original:
         """A trace for each rank, the path of each operation in its note."""
         program = self.program
         for path in self.leaves:
-            program = replace(program, body=_edited(program.body, path, partial(_noted, path=path)))
+            program = replace(program, body=edited(program.body, path, partial(_noted, path=path)))
         return expand(program, symmetric=False).execution
 
     @cached_property
@@ -324,11 +343,15 @@ class _Original:
     @cached_property
     def known(self) -> dict[tuple[int, int], list[int]]:
         """For each operation and rank, up to which position of that rank's trace everything has surely come before."""
+        return self.known_without(frozenset())
+
+    def known_without(self, ignored: frozenset[tuple[int, int]]) -> dict[tuple[int, int], list[int]]:
+        """`known`, if nobody took notice of these signals."""
         found: dict[tuple[int, int], list[int]] = {}
         for rank, position in self.run:
             clock = list(found[rank, position - 1]) if position else [-1] * len(self.execution.traces)
             for cause in self.takes.get((rank, position), ()):
-                clock = list(map(max, clock, found[cause]))
+                clock = list(map(max, clock, found[cause])) if cause not in ignored else clock
             clock[rank] = position
             found[rank, position] = clock
         return found
@@ -344,35 +367,132 @@ class _Original:
         return found
 
     @cached_property
-    def following(self) -> list[list[int]]:
-        """For each position of a trace the next one that is no wait."""
-        found = []
-        for ops in self.execution.traces:
-            after = [len(ops)] * len(ops)
-            for position in reversed(range(len(ops) - 1)):
-                after[position] = after[position + 1] if isinstance(ops[position + 1], trace.Wait) else position + 1
-            found.append(after)
-        return found
-
-    @cached_property
     def given(self) -> dict[tuple[int, int], trace.Dma]:
         """For each credit (rank, position) the DMA that must not start before it: the next that writes a slot again."""
         found: dict[tuple[int, int], trace.Dma] = {}
         for (rank, position), units in self.takes.items():
             for source, signal in units:
                 cause = self.op(source, signal)
-                if isinstance(cause, trace.Signal) and not self.is_barrier(cause.semaphore):
+                if isinstance(cause, trace.Signal) and not self.meets(cause.semaphore):
                     ops = self.execution.traces[rank]
                     before = [op.target for op in ops[:position] if _sends_to(op, source)]
                     after = [op for op in ops[position:] if _sends_to(op, source)]
-                    found[source, signal] = next(op for op in after if _overlap(op.target, before))
+                    found[source, signal] = next(op for op in after if overlap(op.target, before))
         return found
+
+    @cached_property
+    def before(self) -> dict[tuple[int, int], int]:
+        """For each DMA (rank, position) the receiver's last wait on its semaphore before the one that waits for it.
+
+        Left out where nothing between these two needs the first.
+        """
+        found: dict[tuple[int, int], int] = {}
+        for (rank, key), waits in self.waits.items():
+            for earlier, wait in itertools.pairwise(waits):
+                for unit in self.takes[rank, wait]:
+                    op = self.op(*unit)
+                    landed = isinstance(op, trace.Dma) and (op.rank, op.received) == (rank, key)
+                    if landed and self.needs(rank, earlier, wait):
+                        found[unit] = earlier
+        return found
+
+    def needs(self, rank: int, first: int, second: int) -> bool:
+        """Whether something between two waits is guarded by the first, or tells others what it has told."""
+        between = range(first + 1, second)
+        return any(self.tells(rank, later) or _guards(self, rank, first, later) for later in between)
+
+    def tells(self, rank: int, position: int) -> bool:
+        """Whether that is a signal; but one that a phase may begin matters to no other semaphore."""
+        return isinstance(self.op(rank, position), trace.Signal) and not self.meets_between(rank, position)
+
+    def unnoticed(self, path: Path) -> dict[tuple[int, int], list[int]]:
+        """`known`, if nobody noticed this signal, or waited here: some of it is known all the same, from messages."""
+        if path not in self._unnoticed:
+            places = [(rank, position) for rank, paths in enumerate(self.paths) for position in range(len(paths))]
+            executed = [(rank, position) for rank, position in places if self.paths[rank][position] == path]
+            signals = [unit for place in executed for unit in self.takes.get(place, [place])]
+            self._unnoticed[path] = self.known_without(frozenset(signals))
+        return self._unnoticed[path]
+
+    def opened(self, path: Path) -> set[tuple[int, int]]:
+        """The DMAs (rank, position) that might count too early on a semaphore if nobody noticed this signal, or waited.
+
+        `path` is that of a signal or a wait between phases. Of places there is one for each arrival.
+        """
+        known = self.unnoticed(path)
+        return {unit for unit, wait in self.before.items() if known[unit][self.receiver(*unit)] < wait}
+
+    def everyone_entered(self) -> bool:
+        """Whether all ranks come to an end, and all that reaches another one is known to find it there."""
+        if len(self.run) < sum(map(len, self.execution.traces)):
+            return False
+        ranks = range(len(self.execution.traces))
+        places = [(place, to) for rank in ranks for to in ranks if to != rank for place in self.reaching(rank, to)]
+        return all(self.known[place][to] >= 0 for place, to in places)
+
+    def touching(self, owner: int, block: trace.Block) -> list[tuple[tuple[int, int], list[tuple[int, int]]]]:
+        """What reads or writes a block of a rank's memory: where it begins, and where it is known to be over.
+
+        A DMA to it is over where a unit of it is taken; one from it only in the end: many sends share a semaphore.
+        """
+        found = []
+        for rank, ops in enumerate(self.execution.traces):
+            for position, op in enumerate(ops):
+                own = [*reads(op), *writes(op, rank)] if rank == owner else []
+                begun = rank, position
+                if isinstance(op, trace.Dma) and rank == owner and overlap(block, [op.source]):
+                    found.append((begun, []))
+                elif _sends_to(op, owner) and overlap(block, [op.target]):
+                    found.append((begun, self.ends[begun]))
+                elif overlap(block, own):
+                    found.append((begun, [begun]))
+        return found
+
+    @cached_property
+    def ends(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """For each DMA, the receiver's wait for it."""
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for (rank, position), units in self.takes.items():
+            wait = self.op(rank, position)
+            assert isinstance(wait, trace.Wait)
+            for unit in units:
+                op = self.op(*unit)
+                if isinstance(op, trace.Dma) and (op.rank, op.received) == (rank, wait.semaphore):
+                    found.setdefault(unit, []).append((rank, position))
+        return found
+
+    def reaching(self, rank: int, to: int) -> list[tuple[int, int]]:
+        """Where a rank starts DMAs to another one, or tells it that a phase may begin."""
+        return [(rank, position) for position, op in enumerate(self.execution.traces[rank]) if _reaches(op, to)]
+
+    def at_once(self, rank: int, position: int, later: int) -> bool:
+        """Whether no loop that both operations stand in goes on to its next round between them."""
+        paths = self.paths[rank][position : later + 1]
+        first, last = paths[0], paths[-1]
+        assert first is not None and last is not None
+        level = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+        passed = [path[: level + 1] for path in paths if path is not None]
+        return passed == sorted(passed)
+
+    def receiver(self, rank: int, position: int) -> int:
+        op = self.op(rank, position)
+        assert isinstance(op, trace.Dma)
+        return op.rank
 
     def op(self, rank: int, position: int) -> trace.Op:
         return self.execution.traces[rank][position]
 
     def is_barrier(self, key: trace.SemaphoreKey) -> bool:
         return self.program.semaphore(key[0]).kind == "barrier"
+
+    def meets_between(self, rank: int, position: int) -> bool:
+        """Whether that is a signal or a wait between two phases."""
+        op = self.op(rank, position)
+        return isinstance(op, trace.Wait | trace.Signal) and op.semaphore[0] == tabled.PHASE
+
+    def meets(self, key: trace.SemaphoreKey) -> bool:
+        """At entry or between two phases."""
+        return self.is_barrier(key) or key[0] == tabled.PHASE
 
 
 def _sends_to(op: trace.Op, rank: int) -> TypeGuard[trace.Dma]:
@@ -396,7 +516,8 @@ def kind_of(leaf: Leaf) -> str:
             return "wait"
         case Wait() | Signal():
             verb = "wait" if isinstance(leaf, Wait) else "signal"
-            return f"{'barrier' if leaf.semaphore.semaphore == 'barrier' else 'credit'} {verb}"
+            name = leaf.semaphore.semaphore
+            return f"{name if name in ('barrier', tabled.PHASE) else 'credit'} {verb}"
         case _:
             return type(leaf).__name__.lower()
 
@@ -425,7 +546,7 @@ def _idempotent(leaf: Leaf) -> bool:
             return False
 
 
-def _without(original: _Original) -> Iterator[Mutant]:
+def _without(original: Original) -> Iterator[Mutant]:
     """All signals and waits of one semaphore left out at once: nothing is left over, and nothing starves."""
     for semaphore in original.program.semaphores:
         if semaphore.kind != "dma":
@@ -438,14 +559,14 @@ def _without(original: _Original) -> Iterator[Mutant]:
             )
 
 
-def _one_rank_less(original: _Original) -> Iterator[Mutant]:
+def _one_rank_less(original: Original) -> Iterator[Mutant]:
     """A barrier that leaves one of several ranks out: its signal removed, and one less waited for."""
     waits = [(path, leaf) for path, leaf in original.leaves.items() if isinstance(leaf, Wait) and leaf.amount > 1]
     for path, leaf in original.leaves.items():
         if isinstance(leaf, Signal) and len(waits) == 1 and waits[0][1].semaphore == leaf.semaphore:
             place, wait = waits[0]
-            body = _edited(original.program.body, place, _replaced(replace(wait, amount=wait.amount - 1)))
-            program = replace(original.program, body=_edited(body, path, _remove))
+            body = edited(original.program.body, place, replaced(replace(wait, amount=wait.amount - 1)))
+            program = replace(original.program, body=edited(body, path, _remove))
             yield Mutant(
                 kind="barrier with one rank less",
                 what=f"{kind_of(leaf)} {path}",
@@ -469,7 +590,7 @@ def _stripped(body: Body, name: str) -> Body:
 # ---- index, peer, bound -------------------------------------------------------------------------------------------
 
 
-def _indices(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
+def _indices(original: Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
     """Each index one more and one less, wrapped into range, where a semaphore or memory is named.
 
     The region of a wait is left alone: it only says how much is waited for.
@@ -484,14 +605,14 @@ def _indices(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
             for by, new in _shifted(expr, size):
                 index = (*region.index[:d], new, *region.index[d + 1 :])
                 changed = replace(leaf, **{name: replace(region, index=index)})
-                yield original.mutant("index", f"{kind_of(leaf)} {path} {name}[{d}] {by:+}", path, _replaced(changed))
+                yield original.mutant("index", f"{kind_of(leaf)} {path} {name}[{d}] {by:+}", path, replaced(changed))
     for name in ("semaphore", "sent", "received", "done"):
         ref = getattr(leaf, name, None)
         if isinstance(ref, SemaphoreRef):
             for by, new in _shifted(ref.index, program.semaphore(ref.semaphore).count):
                 changed = replace(leaf, **{name: replace(ref, index=new)})
                 what = f"{kind_of(leaf)} {path} {ref.semaphore} {by:+}"
-                yield original.mutant("semaphore index", what, path, _replaced(changed))
+                yield original.mutant("semaphore index", what, path, replaced(changed))
 
 
 def _shifted(expr: Expr, size: int) -> Iterator[tuple[int, Expr]]:
@@ -499,15 +620,18 @@ def _shifted(expr: Expr, size: int) -> Iterator[tuple[int, Expr]]:
         yield by, simplify(binary("%", binary("+", expr, by), size))
 
 
-def _replaced(new: Leaf) -> Edit:
+def replaced(new: Leaf) -> Edit:
     def edit(siblings: list[Instruction], index: int) -> None:
         siblings[index] = _outer(siblings[index], new)
 
     return edit
 
 
-def _peers(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
-    """r + 1 becomes r − 1 and the other way round; with two ranks, or half-way round a ring, that is the same rank."""
+def _peers(original: Original, path: Path, leaf: Leaf, *, harmless: bool = False) -> Iterator[Mutant]:
+    """r + 1 becomes r − 1 and the other way round; with two ranks, or half-way round a ring, that is the same rank.
+
+    Who is told of an entry by somebody else may learn the same in time: from a third one, with its first message.
+    """
     if not isinstance(leaf, Send | Signal):
         return
     program = original.program
@@ -515,26 +639,31 @@ def _peers(original: _Original, path: Path, leaf: Leaf) -> Iterator[Mutant]:
         twice = binary("+", Var(name=name), Var(name=name))
         opposite = simplify(binary("%", binary("-", twice, leaf.peer[d]), side))
         changed = replace(leaf, peer=(*leaf.peer[:d], opposite, *leaf.peer[d + 1 :]))
-        if any(_hops(original, path, lambda hop, side=side: 2 * hop % side != 0)):
-            yield original.mutant("peer", f"{kind_of(leaf)} {path}", path, _replaced(changed))
+        if not any(2 * hop % side for hop in _hops(original, path, d)):
+            continue
+        tells = isinstance(leaf, Signal) and leaf.semaphore.semaphore == "barrier"
+        body = edited(program.body, path, replaced(changed))
+        if (tells and Original(replace(program, body=body)).everyone_entered()) == harmless:
+            yield original.mutant("peer", f"{kind_of(leaf)} {path}", path, replaced(changed))
 
 
-def _hops(original: _Original, path: Path, test: Callable[[int], bool]) -> Iterator[bool]:
-    """For one-dimensional Programs: `test` of the distance, at each execution of the instruction."""
+def _hops(original: Original, path: Path, axis: int) -> Iterator[int]:
+    """How far along a coordinate the peer is, at each execution of the instruction."""
+    places = list(itertools.product(*map(range, original.program.sides)))
     for rank, paths in enumerate(original.paths):
         for position, where in enumerate(paths):
             if where == path:
                 op = original.op(rank, position)
                 assert isinstance(op, trace.Dma | trace.Signal)
-                yield test(op.rank - rank)
+                yield places[op.rank][axis] - places[rank][axis]
 
 
-def _bounds(original: _Original) -> Iterator[Mutant]:
+def _bounds(original: Original) -> Iterator[Mutant]:
     """Each loop one longer or shorter at either end."""
     for path, loop in _loops(original.program.body):
         for end, by in itertools.product(("first", "last"), (1, -1)):
             changed = replace(loop, **{end: binary("+", getattr(loop, end), by)})
-            yield original.mutant("bound", f"loop {path} {end} {by:+}", path, _replaced(changed))  # type: ignore[arg-type]
+            yield original.mutant("bound", f"loop {path} {end} {by:+}", path, replaced(changed))  # type: ignore[arg-type]
 
 
 def _loops(body: Body, before: Path = ()) -> Iterator[tuple[Path, Loop]]:
@@ -548,7 +677,7 @@ def _loops(body: Body, before: Path = ()) -> Iterator[tuple[Path, Loop]]:
 # ---- late wait, early signal --------------------------------------------------------------------------------------
 
 
-def _late_waits(original: _Original) -> Iterator[Mutant]:
+def _late_waits(original: Original) -> Iterator[Mutant]:
     """Behind the first instruction that touches what the wait guards, where one follows within the same body.
 
     A wait that guards nothing there guards what comes after the loop, or the end of the kernel.
@@ -563,7 +692,7 @@ def _late_waits(original: _Original) -> Iterator[Mutant]:
                 yield original.mutant(f"late {kind_of(leaf)}", what, own, _moved_to(target[-1]))
 
 
-def _side_by_side(original: _Original, path: Path, other: Path) -> tuple[Path, Path] | None:
+def _side_by_side(original: Original, path: Path, other: Path) -> tuple[Path, Path] | None:
     """The instructions of one body in which the two are: themselves, or loops; a loop moves if it holds `path` only."""
     level = next(i for i, (a, b) in enumerate(zip(path, other, strict=False)) if a != b)
     own = path[: level + 1]
@@ -579,7 +708,7 @@ def _moved_to(place: int) -> Edit:
     return edit
 
 
-def _first_guarded(original: _Original, path: Path) -> Iterator[Path]:
+def _first_guarded(original: Original, path: Path) -> Iterator[Path]:
     """For each execution of the wait at `path`, the first guarded instruction before it is executed again."""
     for rank, paths in enumerate(original.paths):
         for position, where in enumerate(paths):
@@ -590,39 +719,49 @@ def _first_guarded(original: _Original, path: Path) -> Iterator[Path]:
                 if other is None or other == path:
                     break
                 if _guards(original, rank, position, later):
-                    yield other
+                    if original.at_once(rank, position, later):
+                        yield other
                     break
 
 
-def _guards(original: _Original, rank: int, wait: int, later: int) -> bool:
+def _guards(original: Original, rank: int, wait: int, later: int) -> bool:
     """Whether the operation at `later` may not come before the units that the wait takes.
 
     What arrives is not read or written before it is there; what is sent is not written, and not given back, before it
     has left; nothing is sent to a rank that has not given a credit, or has not entered.
     """
-    op = original.op(rank, later)
+    op, path = original.op(rank, later), original.paths[rank][wait]
+    assert path is not None
+    if original.meets_between(rank, wait):
+        return (rank, later) in original.opened(path)
     for source, position in original.takes[rank, wait]:
         cause = original.op(source, position)
         match cause:
             case trace.Signal():
                 if op is original.given.get((source, position)):
                     return True
-                if original.is_barrier(cause.semaphore) and _sends_to(op, source):
+                reached = original.is_barrier(cause.semaphore) and _reaches(op, source)
+                if reached and original.unnoticed(path)[rank, later][source] < 0:
                     return True
             case trace.Dma():
                 wait_op = original.op(rank, wait)
                 assert isinstance(wait_op, trace.Wait)
                 arrived = cause.received == wait_op.semaphore and cause.rank == rank
                 block = cause.target if arrived else cause.source
-                if _overlap(block, _writes(op, rank)) or (arrived and _overlap(block, _reads(op))):
+                if overlap(block, writes(op, rank)) or (arrived and overlap(block, reads(op))):
                     return True
                 gift = original.given.get((rank, later))
-                if gift is not None and (_overlap(block, [gift.target]) or gift.received == wait_op.semaphore):
+                if gift is not None and (overlap(block, [gift.target]) or gift.received == wait_op.semaphore):
                     return True
     return False
 
 
-def _reads(op: trace.Op) -> list[trace.Block]:
+def _reaches(op: trace.Op, rank: int) -> bool:
+    """Whether it changes memory or a semaphore of that rank, as only one that has entered lets others do."""
+    return _sends_to(op, rank) or (isinstance(op, trace.Signal) and op.rank == rank and op.semaphore[0] == tabled.PHASE)
+
+
+def reads(op: trace.Op) -> list[trace.Block]:
     match op:
         case trace.Dma():
             return [op.source]
@@ -632,7 +771,7 @@ def _reads(op: trace.Op) -> list[trace.Block]:
             return []
 
 
-def _writes(op: trace.Op, rank: int) -> list[trace.Block]:
+def writes(op: trace.Op, rank: int) -> list[trace.Block]:
     """In this rank's own memory."""
     match op:
         case trace.Dma():
@@ -643,11 +782,11 @@ def _writes(op: trace.Op, rank: int) -> list[trace.Block]:
             return []
 
 
-def _overlap(block: trace.Block, others: list[trace.Block]) -> bool:
+def overlap(block: trace.Block, others: list[trace.Block]) -> bool:
     return any(block.buffer == o.buffer and block.start < o.stop and o.start < block.stop for o in others)
 
 
-def _early_signals(original: _Original) -> Iterator[Mutant]:
+def _early_signals(original: Original) -> Iterator[Mutant]:
     """A credit in front of the last instruction that touches, or waits for, what it gives back.
 
     In front of a barrier signal there is nothing: it tells that this rank has entered.
@@ -662,50 +801,53 @@ def _early_signals(original: _Original) -> Iterator[Mutant]:
                 yield original.mutant(f"early {kind_of(leaf)}", what, own, _moved_to(target[-1]))
 
 
-def _last_touch(original: _Original, path: Path) -> Iterator[Path]:
+def _last_touch(original: Original, path: Path) -> Iterator[Path]:
     for rank, paths in enumerate(original.paths):
         for position, where in enumerate(paths):
-            if where != path or (rank, position) not in original.given:
+            if where != path:
                 continue
-            gift = original.given[rank, position]
+            gift = original.given.get((rank, position))
+            opened = original.opened(path) if original.meets_between(rank, position) else set()
+            waits = {original.before[unit] for unit in opened if original.receiver(*unit) == rank}
             for earlier in range(position - 1, -1, -1):
                 other = paths[earlier]
                 if other is None or other == path:
                     break
-                if _touches(original, rank, earlier, gift):
-                    yield other
+                if earlier in waits or (gift is not None and _touches(original, rank, earlier, gift)):
+                    if original.at_once(rank, earlier, position):
+                        yield other
                     break
 
 
-def _touches(original: _Original, rank: int, position: int, gift: trace.Dma) -> bool:
+def _touches(original: Original, rank: int, position: int, gift: trace.Dma) -> bool:
     op = original.op(rank, position)
     if not isinstance(op, trace.Wait):
-        return _overlap(gift.target, [*_reads(op), *_writes(op, rank)])
+        return overlap(gift.target, [*reads(op), *writes(op, rank)])
     if op.semaphore == gift.received:
         return True
     causes = [original.op(*unit) for unit in original.takes[rank, position]]
-    return any(isinstance(c, trace.Dma) and _overlap(gift.target, [c.source]) for c in causes)
+    return any(isinstance(c, trace.Dma) and overlap(gift.target, [c.source]) for c in causes)
 
 
 # ---- late result, late read -----------------------------------------------------------------------------------------
 
 
-def _late_results(original: _Original) -> Iterator[Mutant]:
+def _late_results(original: Original) -> Iterator[Mutant]:
     """What the core computes, behind the first instruction that reads it."""
-    yield from _late(original, "late result", (Add, Multiply, Round, Zero), _writes, lambda op, _: _reads(op))
+    yield from _late(original, "late result", (Add, Multiply, Round, Zero), writes, lambda op, _: reads(op))
 
 
-def _late_reads(original: _Original) -> Iterator[Mutant]:
+def _late_reads(original: Original) -> Iterator[Mutant]:
     """What reads memory, behind the first instruction of this rank that overwrites it."""
     kinds = (Send, Add, Multiply, Round)
-    yield from _late(original, "late read", kinds, lambda op, _: _reads(op), _writes)
+    yield from _late(original, "late read", kinds, lambda op, _: reads(op), writes)
 
 
 Touched = Callable[[trace.Op, int], list[trace.Block]]
 
 
 def _late(
-    original: _Original, kind: str, kinds: tuple[type[Leaf], ...], mine: Touched, theirs: Touched
+    original: Original, kind: str, kinds: tuple[type[Leaf], ...], mine: Touched, theirs: Touched
 ) -> Iterator[Mutant]:
     """Instructions of these kinds behind the first later one that touches the same memory in the other way."""
     for path, leaf in original.leaves.items():
@@ -719,7 +861,7 @@ def _late(
                 yield original.mutant(f"{kind} of {kind_of(leaf)}", what, own, _moved_to(target[-1]))
 
 
-def _first_touch(original: _Original, path: Path, mine: Touched, theirs: Touched) -> Iterator[Path]:
+def _first_touch(original: Original, path: Path, mine: Touched, theirs: Touched) -> Iterator[Path]:
     """For each execution of the instruction at `path`, the first of the others before it is executed again."""
     for rank, paths in enumerate(original.paths):
         for position, where in enumerate(paths):
@@ -732,8 +874,9 @@ def _first_touch(original: _Original, path: Path, mine: Touched, theirs: Touched
                     break
                 if _interchangeable(original.op(rank, position), original.op(rank, later)):
                     continue
-                if any(_overlap(block, theirs(original.op(rank, later), rank)) for block in blocks):
-                    yield other
+                if any(overlap(block, theirs(original.op(rank, later), rank)) for block in blocks):
+                    if original.at_once(rank, position, later):
+                        yield other
                     break
 
 
@@ -763,18 +906,21 @@ def _link(semaphore: str) -> str:
     return name if name == "loaded" else number
 
 
-def _merged_semaphores(original: _Original, part: Callable[[str], str]) -> Iterator[Mutant]:
+def _merged_semaphores(original: Original, part: Callable[[str], str]) -> Iterator[Mutant]:
     for a, b in _pairs(original.program):
         if part(a[0]) == part(b[0]) and not _as_good_as_one(original, a, b):
             yield _merged(original, a, b)
 
 
-def harmless_merges(program: Program) -> Iterator[Mutant]:
-    """The pairs of semaphores that are left out above: merged, they must pass every check."""
-    original = _Original(replace(program, body=_split(program.body, ())))
+def harmless_mutants(program: Program) -> Iterator[Mutant]:
+    """The merges of semaphores and of slots that are left out above, and the peers: they must pass every check."""
+    original = Original(replace(program, body=split(program.body, ())))
     for a, b in _pairs(original.program):
         if _as_good_as_one(original, a, b):
             yield _merged(original, a, b)
+    yield from _merged_memory(original, harmless=True)
+    for path, leaf in original.leaves.items():
+        yield from _peers(original, path, leaf, harmless=True)
 
 
 def _pairs(program: Program) -> Iterator[tuple[trace.SemaphoreKey, trace.SemaphoreKey]]:
@@ -785,20 +931,21 @@ def _pairs(program: Program) -> Iterator[tuple[trace.SemaphoreKey, trace.Semapho
             yield a, b
 
 
-def _merged(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> Mutant:
+def _merged(original: Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> Mutant:
     what = f"{a[0]}[{a[1]}] and {b[0]}[{b[1]}]"
     return Mutant(kind="merge semaphores", what=what, build=_renamed(original, {b: a}))
 
 
-def _as_good_as_one(original: _Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
+def _as_good_as_one(original: Original, a: trace.SemaphoreKey, b: trace.SemaphoreKey) -> bool:
     """Whether no rank can confuse the two: no unit for the later of two waits can be there at the earlier one.
 
-    It need not be so where only waits lie between: they are like one wait for everything. Two elements of an array that
-    no rank needs both are made into a mutant all the same: the array is too long.
+    It need not be so where nothing lies between that the earlier guards: they are like one wait for everything. Two
+    elements of an array that no rank needs both are made into a mutant all the same: the array is too long. But where
+    transfers are looked up, a class of them has its own elements, and no rank need have a transfer of each class.
     """
     ranks = range(len(original.execution.traces))
     both = [rank for rank in ranks if (rank, a) in original.feeds and (rank, b) in original.feeds]
-    if not both and a[0] == b[0]:
+    if not both and a[0] == b[0] != tabled.RECEIVED:
         return False
     return all(
         _surely_later(original, rank, min(i, j), max(i, j))
@@ -808,14 +955,14 @@ def _as_good_as_one(original: _Original, a: trace.SemaphoreKey, b: trace.Semapho
     )
 
 
-def _surely_later(original: _Original, rank: int, first: int, second: int) -> bool:
-    """Only waits lie between two waits, or the units that the second takes start after the first, as messages tell."""
-    if original.following[rank][first] > second:
+def _surely_later(original: Original, rank: int, first: int, second: int) -> bool:
+    """Nothing between two waits needs the first, or the units that the second takes surely start after it."""
+    if not original.needs(rank, first, second):
         return True
     return all(original.known[cause][rank] >= first for cause in original.takes[rank, second])
 
 
-def _renamed(original: _Original, names: dict[trace.SemaphoreKey, trace.SemaphoreKey]) -> Callable[[bool], Expansion]:
+def _renamed(original: Original, names: dict[trace.SemaphoreKey, trace.SemaphoreKey]) -> Callable[[bool], Expansion]:
     def key(old: trace.SemaphoreKey | None) -> trace.SemaphoreKey | None:
         return old if old is None else names.get(old, old)
 
@@ -839,26 +986,49 @@ def _changed(expansion: Expansion, change: Callable[[trace.Op], trace.Op]) -> Ex
 Unit = tuple[str, int, int]  # a block of scratch memory that is used as a whole
 
 
-def _merged_memory(original: _Original) -> Iterator[Mutant]:
+def _merged_memory(original: Original, *, harmless: bool = False) -> Iterator[Mutant]:
     """Any two slots, whether of one buffer or of two, where they are of one size.
 
     Where chunks land by their number, no rank need have a place for all of them: two that no rank uses both are one.
     """
     used = [_used(original, rank) for rank in range(len(original.execution.traces))]
     for a, b in itertools.combinations(_slots(original), 2):
-        both = any(all(_overlap(trace.Block(*unit), blocks) for unit in (a, b)) for blocks in used)
-        if a[2] - a[1] == b[2] - b[1] and both:
+        both = any(all(overlap(trace.Block(*unit), blocks) for unit in (a, b)) for blocks in used)
+        if a[2] - a[1] == b[2] - b[1] and both and _one_after_the_other(original, a, b) == harmless:
             what = f"{a[0]}[{a[1]}:{a[2]}] and {b[0]}[{b[1]}:{b[2]}]"
             yield Mutant(kind="merge slots", what=what, build=_laid_over(original, a, b))
 
 
-def _used(original: _Original, rank: int) -> list[trace.Block]:
+def _one_after_the_other(original: Original, a: Unit, b: Unit) -> bool:
+    """Whether each rank is done with one of two slots before anyone begins with the other, as messages tell.
+
+    Only where every arrival has a slot of its own; elsewhere slots are used again, and no two are to be spared.
+    """
+    if not any(s.name == tabled.RECEIVED and s.count > 1 for s in original.program.semaphores):
+        return False
+    return all(
+        _done_before(original, rank, first, second) or _done_before(original, rank, second, first)
+        for rank in range(len(original.execution.traces))
+        for first, second in [(trace.Block(*a), trace.Block(*b))]
+    )
+
+
+def _done_before(original: Original, rank: int, first: trace.Block, second: trace.Block) -> bool:
+    begun = [place for place, _ in original.touching(rank, second)]
+    return all(
+        any(original.known[place][who] >= position for who, position in ends)
+        for place in begun
+        for _, ends in original.touching(rank, first)
+    )
+
+
+def _used(original: Original, rank: int) -> list[trace.Block]:
     """What is read or written of a rank's memory."""
-    own = [block for op in original.execution.traces[rank] for block in (*_reads(op), *_writes(op, rank))]
+    own = [block for op in original.execution.traces[rank] for block in (*reads(op), *writes(op, rank))]
     return own + [op.target for ops in original.execution.traces for op in ops if _sends_to(op, rank)]
 
 
-def _slots(original: _Original) -> list[Unit]:
+def _slots(original: Original) -> list[Unit]:
     """The blocks of scratch memory that are written; those within another one left out."""
     scratch = {b.name for b in original.program.buffers if b.space == "scratch"}
     found = {
@@ -871,7 +1041,7 @@ def _slots(original: _Original) -> list[Unit]:
     return sorted(found - inside)
 
 
-def _laid_over(original: _Original, a: Unit, b: Unit) -> Callable[[bool], Expansion]:
+def _laid_over(original: Original, a: Unit, b: Unit) -> Callable[[bool], Expansion]:
     def block(old: trace.Block) -> trace.Block:
         if old.buffer == b[0] and b[1] <= old.start and old.stop <= b[2]:
             return trace.Block(a[0], old.start - b[1] + a[1], old.stop - b[1] + a[1])
