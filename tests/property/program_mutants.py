@@ -399,6 +399,9 @@ class Original:
     def needs(self, rank: int, first: int, second: int) -> bool:
         """Whether something between two waits is guarded by the first, or tells others what it has told."""
         between = range(first + 1, second)
+        if self.meets_between(rank, first):
+            known = self.known_without(frozenset(self.takes[rank, first]))
+            return any((rank, later) in self.exposed(known) for later in between)
         return any(self.tells(rank, later) or _guards(self, rank, first, later) for later in between)
 
     def tells(self, rank: int, position: int) -> bool:
@@ -419,16 +422,27 @@ class Original:
 
         `path` is that of a signal or a wait between phases. Of places there is one for each arrival.
         """
-        known = self.unnoticed(path)
+        return self.exposed(self.unnoticed(path))
+
+    def between_phases(self) -> frozenset[tuple[int, int]]:
+        return frozenset(
+            (rank, position)
+            for rank, ops in enumerate(self.execution.traces)
+            for position in range(len(ops))
+            if self.meets_between(rank, position)
+        )
+
+    def exposed(self, known: dict[tuple[int, int], list[int]]) -> set[tuple[int, int]]:
+        """The DMAs that might count too early on a semaphore if this was all that is known."""
         return {unit for unit, wait in self.before.items() if known[unit][self.receiver(*unit)] < wait}
 
-    def everyone_entered(self) -> bool:
-        """Whether all ranks come to an end, and all that reaches another one is known to find it there."""
+    def everyone_met(self) -> bool:
+        """Whether all ranks come to an end, and all that reaches another one is known to find it there, and ready."""
         if len(self.run) < sum(map(len, self.execution.traces)):
             return False
         ranks = range(len(self.execution.traces))
         places = [(place, to) for rank in ranks for to in ranks if to != rank for place in self.reaching(rank, to)]
-        return all(self.known[place][to] >= 0 for place, to in places)
+        return all(self.known[place][to] >= 0 for place, to in places) and not self.exposed(self.known)
 
     def touching(self, owner: int, block: trace.Block) -> list[tuple[tuple[int, int], list[tuple[int, int]]]]:
         """What reads or writes a block of a rank's memory: where it begins, and where it is known to be over.
@@ -547,8 +561,13 @@ def _idempotent(leaf: Leaf) -> bool:
 
 
 def _without(original: Original) -> Iterator[Mutant]:
-    """All signals and waits of one semaphore left out at once: nothing is left over, and nothing starves."""
+    """All signals and waits of one semaphore left out at once: nothing is left over, and nothing starves.
+
+    Phases may begin unannounced where no DMA might count too early.
+    """
     for semaphore in original.program.semaphores:
+        if semaphore.name == tabled.PHASE and not original.exposed(original.known_without(original.between_phases())):
+            continue
         if semaphore.kind != "dma":
             body = _stripped(original.program.body, semaphore.name)
             program = replace(original.program, body=body)
@@ -641,9 +660,9 @@ def _peers(original: Original, path: Path, leaf: Leaf, *, harmless: bool = False
         changed = replace(leaf, peer=(*leaf.peer[:d], opposite, *leaf.peer[d + 1 :]))
         if not any(2 * hop % side for hop in _hops(original, path, d)):
             continue
-        tells = isinstance(leaf, Signal) and leaf.semaphore.semaphore == "barrier"
+        meets = isinstance(leaf, Signal) and leaf.semaphore.semaphore in ("barrier", tabled.PHASE)
         body = edited(program.body, path, replaced(changed))
-        if (tells and Original(replace(program, body=body)).everyone_entered()) == harmless:
+        if (meets and Original(replace(program, body=body)).everyone_met()) == harmless:
             yield original.mutant("peer", f"{kind_of(leaf)} {path}", path, replaced(changed))
 
 
@@ -907,7 +926,10 @@ def _link(semaphore: str) -> str:
 
 
 def _merged_semaphores(original: Original, part: Callable[[str], str]) -> Iterator[Mutant]:
+    """Of two phases it is not decided which would be as good as one: messages tell later what a signal told."""
     for a, b in _pairs(original.program):
+        if a[0] == b[0] == tabled.PHASE:
+            continue
         if part(a[0]) == part(b[0]) and not _as_good_as_one(original, a, b):
             yield _merged(original, a, b)
 

@@ -7,7 +7,7 @@
 
 Where a mutant does what the original does, operation for operation, nothing is wrong with it and it does not count: an
 entry that no rank looks up, or that only says where something lies whose size is waited for (a region that is waited
-for gives a number of units).
+for gives a number of units), or a loop's round in which no guard holds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ringsched.expr import Binary, Compare, EvaluationError, Expr, Extremum, Int
 from ringsched.lower.meeting import NOBODY
 from ringsched.program import trace
 from ringsched.program.expand import Expansion, IndexOutOfRange, expand
-from ringsched.program.program import Instruction, Program, When, Zero
+from ringsched.program.program import Add, Instruction, Program, When, Zero
 from ringsched.program.rewrite import Change, rewrite
 
 OTHERS = tuple(name for name in SINGLE if name not in SCHEDULES + PRODUCTS and name != "matmul")  # it sends nothing
@@ -53,7 +53,7 @@ FEW = (  # ranks, and receive semaphores: several phases
     ("all_reduce_mesh", 4, 8),
     ("all_to_all_torus", 9, 8),
 )
-TABLES = ("entry", "entry for one")
+MAY_BE_THE_SAME = ("entry", "entry for one", "bound")
 
 
 def rank_mutants(subject: Subject) -> Iterator[Mutant]:
@@ -72,7 +72,7 @@ def sample(subject: Subject, most: int) -> list[Mutant]:
     chosen: dict[str, list[Mutant]] = {}
     for mutant in random.Random(subject.label).sample(found, len(found)):
         group = chosen.setdefault(mutant.kind, [])
-        if len(group) < most and not (mutant.kind in TABLES and _same(mutant, executed)):
+        if len(group) < most and not (mutant.kind in MAY_BE_THE_SAME and _same(mutant, executed)):
             group.append(mutant)
     return [mutant for group in chosen.values() for mutant in group]
 
@@ -93,43 +93,59 @@ def harmless_pairs(subject: Subject) -> Iterator[Mutant]:
 
 
 def _guards(original: Original) -> Iterator[Mutant]:
-    """Each condition left out, or the contrary. None is left out of a zero that is stored over in any case."""
+    """Each condition left out, or the contrary. None is left out where nobody would see it."""
     for path, when in _guarded(original.program.body):
         for number, condition in enumerate(when.conditions):
             rest = (*when.conditions[:number], *when.conditions[number + 1 :])
             what = f"condition {number} of {path}"
-            if not (isinstance(when.body[0], Zero) and _stored_over(original, path, rest)):
+            if not (isinstance(when.body[0], Add | Zero) and _unseen(original, path, rest)):
                 yield original.mutant("guard dropped", what, path, _conditions(rest))
             opposite = Compare(first=condition, rest=(("==", Int(value=0)),))
             yield original.mutant("guard negated", what, path, _conditions((*rest, opposite)))
 
 
-def _stored_over(original: Original, path: Path, conditions: tuple[Expr, ...]) -> bool:
-    """Whether each rank that zeroes memory as well, under these conditions, stores all of it itself later on."""
-    changed = replace(original.program, body=edited(original.program.body, path, _conditions(conditions)))
-    traces = expand(changed, symmetric=False).execution.traces
-    added = [
-        (rank, next(k for k, (new, old) in enumerate(zip(ops, before, strict=False)) if new != old))
-        for rank, (ops, before) in enumerate(zip(traces, original.execution.traces, strict=True))
-        if len(ops) > len(before)
-    ]
-    return all(_first_stored(traces, rank, position) for rank, position in added)
+def _unseen(original: Original, path: Path, conditions: tuple[Expr, ...]) -> bool:
+    """Whether the instruction, under these conditions, does no harm on the ranks that did not execute it.
+
+    It computes where the rank does nothing else: in a slot that it never uses. Or it zeroes what the rank stores later.
+    """
+    changed = Original(replace(original.program, body=edited(original.program.body, path, _conditions(conditions))))
+    traces = changed.execution.traces
+    for rank, (new, old) in enumerate(zip(changed.paths, original.paths, strict=True)):
+        if new.count(path) == old.count(path):
+            continue
+        positions = [position for position, where in enumerate(new) if where == path]
+        if path in old or not all(_idle(changed, rank, p, path) or _first_stored(traces, rank, p) for p in positions):
+            return False
+    return True
+
+
+def _idle(changed: Original, rank: int, position: int, path: Path) -> bool:
+    op = changed.op(rank, position)
+    if not isinstance(op, trace.Compute) or op.target is None:
+        return False
+    if changed.program.buffer(op.target.buffer).space != "scratch":
+        return False
+    own = [o for o, where in zip(changed.execution.traces[rank], changed.paths[rank], strict=True) if where != path]
+    sent = [o.target for ops in changed.execution.traces for o in ops if isinstance(o, trace.Dma) and o.rank == rank]
+    return not overlap(op.target, [*sent, *(block for o in own for block in (*reads(o), *writes(o, rank)))])
 
 
 def _first_stored(traces: tuple[tuple[trace.Op, ...], ...], rank: int, position: int) -> bool:
-    """Whether what a rank zeroes is new, comes from nobody else, and is stored in full before it is read."""
-    zero = traces[rank][position]
-    assert isinstance(zero, trace.Compute) and zero.target is not None
+    """Whether what a rank computes is new, comes from nobody else, and is stored over before it is read."""
+    done = traces[rank][position]
+    if not isinstance(done, trace.Compute) or done.target is None:
+        return False
     sent = [op.target for ops in traces for op in ops if isinstance(op, trace.Dma) and op.rank == rank]
-    if overlap(zero.target, sent):
+    if overlap(done.target, sent):
         return False
-    if any(overlap(zero.target, [*reads(op), *writes(op, rank)]) for op in traces[rank][:position]):
+    if any(overlap(done.target, [*reads(op), *writes(op, rank)]) for op in traces[rank][:position]):
         return False
-    missing = set(range(zero.target.start, zero.target.stop))
+    missing = set(range(done.target.start, done.target.stop))
     for op in traces[rank][position + 1 :]:
-        if any(overlap(trace.Block(zero.target.buffer, unit, unit + 1), reads(op)) for unit in missing):
+        if any(overlap(trace.Block(done.target.buffer, unit, unit + 1), reads(op)) for unit in missing):
             return False
-        missing -= {u for b in writes(op, rank) if b.buffer == zero.target.buffer for u in range(b.start, b.stop)}
+        missing -= {u for b in writes(op, rank) if b.buffer == done.target.buffer for u in range(b.start, b.stop)}
     return not missing
 
 
@@ -250,7 +266,7 @@ def _needed(original: Original, writer: int, reader: int, signal: int) -> bool:
     op = original.op(reader, signal)
     assert isinstance(op, trace.Signal)
     if not original.is_barrier(op.semaphore):
-        return any(known[unit][original.receiver(*unit)] < wait for unit, wait in original.before.items())
+        return bool(original.exposed(known))
     return any(known[place][reader] < 0 for place in original.reaching(writer, reader))
 
 
