@@ -1,4 +1,7 @@
-"""Which kernels `compile` and `verify --audit` have audited: the kernel itself where it is small, else smaller ones."""
+"""Which kernels `compile` and `verify --audit` have audited: the kernel itself where it is small, else a smaller one.
+
+A schedule with sides of its own, such as one that names its ranks, has no smaller one: its kernel is audited as it is.
+"""
 
 from __future__ import annotations
 
