@@ -100,7 +100,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON doc
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_set("Set a parameter, to one value or to each of a range (N=2..8); may be repeated.")
 @_OVERLAP
-@click.option("--audit", is_flag=True, help="Also read the generated kernel back and check it, at 8 ranks or fewer.")
+@click.option("--audit", is_flag=True, help="Also read the generated kernel back and check it, or one for fewer ranks.")
 @_JSON
 def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | None, audit: bool, as_json: bool) -> int:
     """Check schedules: data flow, values, races, deadlock, leftovers. Writes nothing."""
@@ -133,7 +133,7 @@ def verify(files: tuple[str, ...], settings: tuple[str, ...], overlap: str | Non
     "--cores", type=click.Choice(["1", "2"]), help="Of a device of --target, for what multiplies.  [default: as it has]"
 )
 @click.option(
-    "--audit/--no-audit", default=True, help="Read the kernel back and check it, at 8 ranks or fewer.  [default: audit]"
+    "--audit/--no-audit", default=True, help="Read the kernel, or one for fewer ranks, and check it.  [default: audit]"
 )
 @_JSON
 def compile_command(**arguments: Any) -> int:

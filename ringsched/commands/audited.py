@@ -1,4 +1,7 @@
-"""Which kernels `compile` and `verify --audit` have audited: the kernel itself where it is small, else smaller ones."""
+"""Which kernels `compile` and `verify --audit` have audited: the kernel itself where it is small, else a smaller one.
+
+A schedule with sides of its own, such as one that names its ranks, has no smaller one: its kernel is audited as it is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from ringsched.auditing.generated import Auditor, Request
+from ringsched.auditing.generated import SECONDS, Auditor, Request
 from ringsched.commands.operands import fitting
 from ringsched.commands.settings import parameters_text
 from ringsched.diagnostics import DiagnosticError
@@ -15,7 +18,9 @@ from ringsched.pipeline import AnyCompiled, Compiled, ProvenChain, compile_sched
 from ringsched.schedule.loader import set_parameters
 from ringsched.schedule.schedule import Chain, Schedule
 
-MOST_RANKS = 8  # of a kernel that is audited at its own size
+MOST_RANKS = 8  # of a kernel that is audited at its own size whatever else there is
+MOST_ALONE = 16  # of one that is audited at its own size, since there is no smaller one
+PATIENCE = 20.0  # seconds that a compilation waits for the audit of such a one
 SMALL = {1: ((4,), (3,), (2,)), 2: ((2, 3), (2, 2)), 3: ((2, 2, 2),)}  # sides to try instead
 
 
@@ -66,21 +71,28 @@ class Outcome:
         return f"kernel audited{f' at {parameters_text(self.sizes[0])}' if self.sizes[0] else ''}"
 
 
-def audit_small(process: Auditor, kernels: Sequence[AnyCompiled]) -> Outcome:
-    """Audits the small ones, or else a smaller one of the same schedule. Raises InternalError where one is wrong."""
+def audit_small(process: Auditor, kernels: Sequence[AnyCompiled], patience: float = SECONDS) -> Outcome:
+    """Audits the small ones, or else a smaller one of the same schedule, or else the first.
+
+    patience: seconds for that last case. Raises InternalError where one is wrong.
+    """
     small = [kernel for kernel in kernels if kernel.proven.topology.ranks <= MOST_RANKS]
+    deadline = SECONDS
     if not small:
         other = smaller_kernel(kernels[0])
         small = [] if other is None else [other]
+    ranks = kernels[0].proven.topology.ranks
+    if not small and ranks <= MOST_ALONE:
+        small, deadline = [kernels[0]], patience
     if not small:
-        ranks = kernels[0].proven.topology.ranks
         return Outcome(sizes=(), seconds=0.0, undecided=f"it has {ranks} ranks, and no smaller size that is right")
-    found = process.audit([_request(kernel) for kernel in small])
+    found = process.audit([request_for(kernel) for kernel in small], deadline)
     sizes = tuple({p.name: p.value for p in kernel.proven.schedule.parameters} for kernel in small)
     return Outcome(sizes=sizes, seconds=found.seconds, undecided=found.undecided)
 
 
-def _request(compiled: AnyCompiled) -> Request:
+def request_for(compiled: AnyCompiled) -> Request:
+    """What its auditor has to know; the operands are as small as they can be."""
     proven = compiled.proven
     promise = proven.links[-1].flat.promise if isinstance(proven, ProvenChain) else proven.flat.promise
     compute = None if isinstance(proven, ProvenChain) else proven.schedule.compute

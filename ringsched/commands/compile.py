@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from ringsched.commands.audited import PATIENCE, audit_small, auditor
 from ringsched.commands.audited import Outcome as Audit
-from ringsched.commands.audited import audit_small, auditor
 from ringsched.commands.compare import GENERATED, Compared, Figures, Other, comparison_text, figures_of, open_other
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
@@ -67,7 +67,7 @@ def compile_file(request: Request) -> int:
         outcome, compiled = check_and_compile(request.file, settings, overlap=request.overlap, debug=request.debug)
         if compiled is None:
             return _fail(request, outcome)
-        audit = None if process is None else audit_small(process, [compiled])
+        audit = None if process is None else audit_small(process, [compiled], PATIENCE)
     return _deliver(request, outcome, compiled, operands, audit, other)
 
 

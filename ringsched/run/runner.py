@@ -27,6 +27,7 @@ MODES: tuple[Mode, ...] = ("eager", "on_wait")
 CALLS = 4  # a mode: two in one program, and that program again
 MAX_RANKS = 16
 THREADS = 64  # one a device and one more would do
+SECONDS_A_LINE = 0.005  # of each rank, on a busy machine with two cores
 TWINS = {
     "all_gather": "jax.lax.all_gather",
     "reduce_scatter": "jax.lax.psum_scatter",
@@ -85,9 +86,9 @@ def twin_name(kind: str) -> str:
     return TWINS.get(kind, f"{kind} by jax.lax")
 
 
-def default_timeout(ranks: int) -> float:
-    """Seconds: 120, and more for more than 8 ranks; an all-to-all has N² messages, which the race detector compares."""
-    return 120.0 * max(1.0, (ranks / 8) ** 2)
+def default_timeout(ranks: int, source: str) -> float:
+    """Seconds: 120, more for more than 8 ranks, whose messages the race detector compares, and for a long module."""
+    return 120.0 * max(1.0, (ranks / 8) ** 3) + SECONDS_A_LINE * ranks * source.count("\n")
 
 
 def run_kernel(
@@ -111,7 +112,7 @@ def run_kernel(
     Raises RS607 where the function refuses the operand, InternalError where the kernel raises something else.
     """
     topology = promise.topology
-    timeout = default_timeout(topology.ranks) if timeout is None else timeout
+    timeout = default_timeout(topology.ranks, source) if timeout is None else timeout
     request = {
         "function": function,
         "kind": promise.kind,

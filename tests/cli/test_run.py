@@ -16,7 +16,7 @@ from ringsched.diagnostics import DiagnosticError, InternalError
 from ringsched.operand import Operand, smallest_operand
 from ringsched.pipeline import compile_schedule, open_schedule
 from ringsched.run.events import MARK, read
-from ringsched.run.runner import read_report, run_kernel
+from ringsched.run.runner import default_timeout, read_report, run_kernel
 
 
 def ringsched(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -132,6 +132,13 @@ def test_a_deadline_from_the_command_line():
     assert result.returncode == 1
     assert "error[RS609]: the run did not end within 0.2 s" in result.stderr
     assert "--timeout SECONDS" in result.stderr
+
+
+def test_many_ranks_and_long_kernels_may_take_longer() -> None:
+    """all_reduce_mesh at 16 ranks, 15,000 lines, was given up after 580 s, in the fourth of eight calls."""
+    assert default_timeout(2, "") == default_timeout(8, "") == 120
+    assert default_timeout(16, "") > 2 * default_timeout(8, "")
+    assert default_timeout(16, "x = 0\n" * 15_000) > 1800
 
 
 def test_a_kernel_that_raises_is_a_fault_of_ours(compiled):

@@ -50,8 +50,15 @@ def survivors(subject: Subject, most: int | None) -> tuple[list[str], Counter[st
     return alive, kinds
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", SCHEDULES + PRODUCTS + CHAINS)
+def sized(name: str, size: int) -> object:
+    """A case; of what multiplies, odd sizes are slow ones."""
+    marks = [pytest.mark.slow] if size % 2 and name not in SCHEDULES else []
+    return pytest.param(name, size, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [sized(name, size) for name in SCHEDULES + PRODUCTS + CHAINS for size in SIZES]
+)
 def test_no_mutant_survives(name: str, size: int) -> None:
     for subject in subjects(name, size):
         alive, kinds = survivors(subject, None if size == 2 and name not in CHAINS else OF_EACH_KIND)
@@ -63,8 +70,7 @@ def test_no_mutant_survives(name: str, size: int) -> None:
         assert kinds["late barrier wait"]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 12])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(("name", "size"), [sized(name, size) for name in PRODUCTS for size in (2, 3, 4, 12)])
 def test_no_mutant_without_overlap_survives(name: str, size: int) -> None:
     for subject in subjects(name, size, "none"):
         alive, kinds = survivors(subject, OF_EACH_KIND_ROLLED)
