@@ -54,7 +54,6 @@ def check_exact(name: str, n: int, with_: str, dtype: str = "float32", **options
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_everything_at_once(devices: Any, name: str) -> None:
     check_exact(name, 4, with_all(name))
-    check_exact(name, 3, "")
     check_exact(name, 1, "")
 
 
@@ -321,8 +320,14 @@ def other(name: str, shard: str) -> str:
     )
 
 
-@pytest.mark.parametrize("shard", ["rows", "features"])
-@pytest.mark.parametrize("name", OTHERS)
+SOME = ("torus", "torus, back", "mesh, both", "log steps, back", "twice")
+
+
+@pytest.mark.parametrize(
+    ("name", "shard"),
+    [("line", "rows"), ("mesh", "rows"), *((name, "features") for name in SOME)]
+    + [slow(name, shard) for name in OTHERS for shard in ("rows", "features")],
+)
 def test_other_topologies(devices: Any, tmp_path: Path, name: str, shard: str) -> None:
     """Where products cannot be between transfers they are behind them, or before."""
     import jax
