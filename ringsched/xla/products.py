@@ -65,8 +65,8 @@ def _sending(flat: FlatSchedule, steps: Steps) -> list[tuple[Turn, ...]] | None:
         for turn in begun:
             received = {(move.receiver, chunk) for move in turn.moves for chunk in move.chunks}
             parts = _untouched(flat, turn, received, touched)
-            if parts is None or (parts and turn.transfer.statement.op == "copy"):
-                return None  # a copy would replace what nobody has counted
+            if parts is None:
+                return None
             whole = len(parts) == _parts(flat, turn)
             if parts and not whole and len(turn.routes) < flat.topology.ranks:
                 return None

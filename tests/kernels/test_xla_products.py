@@ -325,7 +325,7 @@ SOME = ("torus", "torus, back", "mesh, both", "log steps, back", "twice")
 
 @pytest.mark.parametrize(
     ("name", "shard"),
-    [("line", "rows"), ("mesh", "rows"), *((name, "features") for name in SOME)]
+    [("line", "rows"), ("line", "features"), ("mesh", "rows"), *((name, "features") for name in SOME)]
     + [slow(name, shard) for name in OTHERS for shard in ("rows", "features")],
 )
 def test_other_topologies(devices: Any, tmp_path: Path, name: str, shard: str) -> None:

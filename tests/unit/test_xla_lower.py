@@ -254,6 +254,57 @@ def test_what_comes_twice_is_multiplied_once(more: str) -> None:
     assert products(exchange_of(flatten(_written(GATHER + more))))[-1] == "all"
 
 
+SUM = """\
+schedule: product
+collective: reduce_scatter
+topology: {ring: N, routed: true}
+params: {N: 3}
+chunks: [N]
+compute: {multiply: before sending, shard: rows}
+steps:
+"""
+
+
+def test_terms_that_some_ranks_send_are_computed_before() -> None:
+    steps = """\
+  - {send: "chunk[(r + 1) % N]", to: r + 1, op: reduce, when: r < 2}
+  - {send: "chunk[(r + 1) % N]", to: r + 1, op: reduce, when: r == 2}
+  - {send: "chunk[(r + 2) % N]", to: r - 1, op: reduce}
+"""
+    assert products(exchange_of(flatten(_written(SUM + steps))))[0] == "all"
+
+
+def test_turns_that_compute_terms_are_no_loop() -> None:
+    """In each turn the term of another chunk is sent for the first time."""
+    steps = """\
+  - for: h in 1 .. N - 1
+    do:
+      - {send: "chunk[(r + h) % N]", to: r + h, op: reduce}
+"""
+    assert products(exchange_of(flatten(_written(SUM + steps)))) == ["own", "+", "own", "-"]
+
+
+def test_parts_that_some_ranks_only_need_are_computed_before() -> None:
+    """The last step brings some ranks a chunk of which one half is touched: the others have no such half to compute."""
+    text = """\
+schedule: product
+collective: reduce_scatter
+topology: {ring: N}
+params: {N: 3}
+chunks: [N, 2]
+compute: {multiply: before sending, shard: rows}
+steps:
+  - {send: "chunk[(r + 1) % N]", to: r - 1, op: reduce}
+  - {send: "chunk[(r + 1) % N, 0]", to: r + 1, op: reduce}
+  - {send: "chunk[(r + 1) % N]", to: r + 1, op: reduce}
+"""
+    everyone = exchange_of(flatten(_written(text)))
+    assert products(everyone) == ["own", "+", "+", "own", "-"]
+    guarded = text.rstrip()[:-1] + ", when: r < 2}\n"
+    guarded += '  - {send: "chunk[(r + 1) % N, 1]", to: r + 1, op: reduce, when: r == 2}\n'
+    assert products(exchange_of(flatten(_written(guarded))))[0] == "all"
+
+
 def test_terms_that_some_ranks_only_need_are_computed_before() -> None:
     """On a line the ends send first: the others would compute what they do not have to have yet."""
     text = """\
