@@ -358,6 +358,19 @@ def test_other_topologies(devices: Any, tmp_path: Path, name: str, shard: str) -
     np.testing.assert_array_equal(y.reshape(-1, *y.shape[len(sides) :]), reference(twin, np.asarray(x), np.asarray(w)))
 
 
+def test_nothing_is_multiplied_where_nothing_arrives(devices: Any, tmp_path: Path) -> None:
+    """Zero times infinity would be no number."""
+    from twins import on_ranks
+
+    import ringsched as rs
+
+    file = tmp_path / "product.yaml"
+    file.write_text(other("line", "features"), encoding="utf-8")
+    f = rs.compile(file, backend="xla")
+    x, w = np.ones((3, 2, 4), np.float32), np.full((3, 12, 5), np.inf, np.float32)
+    assert np.isposinf(np.asarray(on_ranks(lambda a: f(*a, axis_name="i"), (x, w)))).all()
+
+
 # ---- misuse -----------------------------------------------------------------------------------------------------
 
 
