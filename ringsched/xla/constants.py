@@ -9,6 +9,12 @@ from ringsched.expr import Expr, names
 from ringsched.xla.exchange import Exchange
 from ringsched.xla.translate import Table, Translator
 
+# imports of template_sum.py
+TYPED = """\
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+"""
+
 
 def translator_of(exchange: Exchange, tables: dict[Table, str] | None = None) -> Translator:
     """`tables`: those that the module already has."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ringsched.codegen import shapes
 from ringsched.codegen.lines import call, fixed_part, header, paragraph, spaced
 from ringsched.expr import names
-from ringsched.xla.constants import constant_lines, translator_of
+from ringsched.xla.constants import TYPED, constant_lines, translator_of
 from ringsched.xla.exchange import Exchange
 from ringsched.xla.steps import Steps
 from ringsched.xla.translate import Translator
@@ -28,10 +28,6 @@ import jax.numpy as jnp
 from jax import lax
 {more}from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-"""
-TYPED = """\
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 """
 
 

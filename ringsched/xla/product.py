@@ -14,7 +14,7 @@ from ringsched.codegen.lines import call, fixed_part, header, spaced
 from ringsched.codegen.local import LocalProduct
 from ringsched.codegen.multiply import Product
 from ringsched.schedule.schedule import Chain, Multiply
-from ringsched.xla.constants import constant_lines, translator_of
+from ringsched.xla.constants import TYPED, constant_lines, translator_of
 from ringsched.xla.exchange import Exchange, Own
 from ringsched.xla.steps import Steps
 from ringsched.xla.translate import Table
@@ -29,10 +29,6 @@ import jax.numpy as jnp
 from jax import lax
 {more}from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-"""
-TYPED = """\
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 """
 MAPPED = "jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))"
 
