@@ -31,16 +31,15 @@ class ScheduleError(ValueError):
         super().__init__("\n\n".join(render(d, texts) for d in error.diagnostics))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Collective:
     """What `rs.compile` returns.
 
     Called inside `jax.shard_map` it runs the kernel for as many ranks as the mesh axis has:
 
-        y = all_gather(x, axis_name="i")
+        y = all_gather(x, "i")
 
-    Keyword arguments are those of the generated function: `axis`, `tiled`, and of a kernel `interpret`,
-    `collective_id`, …
+    Arguments are those of the generated function: `axis`, `tiled`, and of a kernel `interpret`, `collective_id`, …
     Parameters given to `compile` are fixed; sizes of the topology that were not given come from the mesh.
     """
 
@@ -54,20 +53,38 @@ class Collective:
     def __name__(self) -> str:
         return self.schedule.name
 
-    def __call__(self, *operands: Any, axis_name: str | Sequence[str], **options: Any) -> Any:
-        """operands: this rank's x, of a schedule that multiplies w, and of a chain w1, w2, ….
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Collective, (self.schedule, self.fixed, self.debug, self.backend)
+
+    @property
+    def operands(self) -> int:
+        """How many arrays it takes: x, of a schedule that multiplies w, and of a chain w1, w2, …."""
+        if isinstance(self.schedule, Chain):
+            return 1 + len(self.schedule.links)
+        return 1 if self.schedule.compute is None else 2
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """arguments: this rank's operands, the mesh axis or axes, and what else the generated function takes.
 
         Raises ValueError for uneven sizes, ScheduleError for a wrong schedule.
         """
         import jax
 
+        count, rest = self.operands, arguments[self.operands :]
+        axis_name = rest[0] if rest else options.pop("axis_name", None)
+        if axis_name is None:
+            raise TypeError(f"{self.schedule.name} needs axis_name, the mesh axis that the ranks lie along")
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         shape = jax.sharding.get_abstract_mesh().shape
         unknown = [name for name in names if name not in shape]
         if unknown:
             raise ValueError(f"{self.schedule.name} must run in jax.shard_map over axis {unknown[0]!r}")
-        function = self._function(self._sizes(tuple(shape[name] for name in names)), self.schedule.name)
-        return function(*operands, axis_name=axis_name, **options)
+        sides = tuple(shape[name] for name in names)
+        groups = options.get("axis_index_groups")
+        if groups is not None:
+            sides = (max(map(len, groups), default=0),)
+        function = self._function(self._sizes(sides), self.schedule.name)
+        return function(*arguments[:count], axis_name, *rest[1:], **options)
 
     def on(self, mesh: Any, axis_name: str | Sequence[str] | None = None, **options: Any) -> Callable[..., Any]:
         """The function that does the shard_map itself: global arrays in and out.

@@ -18,6 +18,7 @@ Program of our own making that is not right raises `InternalError`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
@@ -40,10 +41,8 @@ from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failin
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, WrongValue, check_values
+from ringsched.xla.exchange import Exchange
 from ringsched.xla.lower import exchange_of
-from ringsched.xla.module import module_text as xla_text
-from ringsched.xla.product import chain_text as xla_chain_text
-from ringsched.xla.product import product_text as xla_product_text
 
 MOST_RANKS = 16  # of a chain whose joined Program is executed with numbers; its links are proven at any size
 CALLS = 2  # in a row: shows whether the barrier is strong enough
@@ -322,15 +321,16 @@ def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Comp
     if isinstance(schedule, Chain):
         chain = _prove_chain(schedule)
         facts = _facts(chain, None)
-        promise, program = chain.links[0].flat.promise, chain.lowered.program
+        exchanges = _exchanges(schedule, [link.flat for link in chain.links])
         heading = _heading(chain.topology, "Chain of products")
-        source = chain_text(program, schedule, promise, heading=heading, facts=facts, debug=debug)
+        source = chain_text(chain.lowered.program, schedule, exchanges, heading=heading, facts=facts, debug=debug)
         return CompiledChain(proven=chain, source=source)
     proven = prove(schedule)
     backward = prove_transpose(proven)
     source = module_text(
         _kernel(proven),
         _kernel(backward) if backward else None,
+        exchange_of(proven.flat),
         name=schedule.name,
         heading=_heading(proven.topology, _title(proven.flat)),
         facts=_facts(proven, backward),
@@ -348,10 +348,9 @@ def compile_portable(schedule: Schedule | Chain) -> Portable:
     if isinstance(schedule, Chain):
         return _port_chain(schedule, facts)
     flat = _right_flow(schedule)
-    text = xla_text if schedule.compute is None else xla_product_text
     heading = _heading(flat.topology, _title(flat))
-    facts.append(("gradient", "by jax"))
-    source = text(exchange_of(flat), name=schedule.name, heading=heading, facts=facts)
+    facts.append(("gradient", "by the transfers, backwards"))
+    source = module_text(None, None, exchange_of(flat), name=schedule.name, heading=heading, facts=facts)
     return Portable(schedule=schedule, flat=flat, source=source)
 
 
@@ -359,11 +358,16 @@ def _port_chain(chain: Chain, facts: list[tuple[str, str]]) -> Portable:
     topology = topology_of(chain, {p.name: p.value for p in chain.parameters})
     flats = [_right_flow(_at(link, chain)) for link in chain.links]
     check_links(chain, topology, flats)
-    parameters = {p.name for p in chain.parameters}
     facts.append(("gradient", "by jax.lax" if chain.activation == "whole" else "by jax"))
     heading = _heading(topology, "Chain of products")
-    source = xla_chain_text(chain, [exchange_of(flat, parameters) for flat in flats], heading=heading, facts=facts)
+    source = chain_text(None, chain, _exchanges(chain, flats), heading=heading, facts=facts)
     return Portable(schedule=chain, flat=flats[-1], source=source)
+
+
+def _exchanges(chain: Chain, flats: Sequence[FlatSchedule]) -> list[Exchange]:
+    """Those of a chain's links, whose text may name the parameters of the chain."""
+    parameters = {p.name for p in chain.parameters}
+    return [exchange_of(flat, parameters) for flat in flats]
 
 
 def _kernel(proven: Proven) -> Kernel:

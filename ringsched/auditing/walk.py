@@ -23,6 +23,7 @@ CALLS = {
     "custom_vjp_call",
     "custom_vjp_call_jaxpr",
     "custom_vmap_call",
+    "ringsched_call",
     "checkpoint",
     "remat",
     "remat2",

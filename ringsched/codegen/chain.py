@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen.kernel import Unit
-from ringsched.codegen.lines import call, listed, paragraph
+from ringsched.lines import call, listed, paragraph
 from ringsched.codegen.multiply import CORES_TEXT
+from ringsched.codegen.shapes import AXIS_NAME, INTERPRET, KERNEL_OPTIONS
 from ringsched.collectives import Promise
 from ringsched.lower.chain import LAST, activation, finishing
 from ringsched.lower.streams import fetched, weight
@@ -25,12 +26,12 @@ from ringsched.schedule.schedule import Chain, Multiply
 class Texts:
     """The texts of one chain. `promise`: of the first link; all cut shards in the same way.
 
-    ranks: what their number is called.
+    kernel: whether the module has one.
     """
 
     chain: Chain
     promise: Promise
-    ranks: str = "N"
+    kernel: bool
 
     @property
     def name(self) -> str:
@@ -104,51 +105,80 @@ class Texts:
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
-        more = ["cores=None", "interpret=None", "collective_id=None"]
+        lines = self.described()
+        if self.kernel:
+            lines += [*CORES_TEXT, *INTERPRET]
+        fits = " or do not fit VMEM" if self.kernel else ""
+        lines += [f"    Raises ValueError where shapes do not match{fits}.", '    """', f'    name = "{self.name}"']
+        if self.kernel:
+            lines.append("    call = _KernelCall.of(name, axis_name, interpret, collective_id, cores)")
+        else:
+            lines.append("    call = _Call.of(name, axis_name)")
+        lines += self.taken()
+        if self.kernel:
+            lines.append(f"    call = _spread(call, {'RANKS * ' if self.by_rows and not self.whole else ''}x.shape[0])")
+        run = "_whole_layers" if self.whole else "_layers"
+        lines += [*self.options(), "    rest = (finishes, out_dtype, partial)"]
+        if self.kernel:
+            lines += ["    if not call.portable:", "        return _Chained(call, _forward, _by_lax, rest)(x, *weights)[0]"]
+        if self.whole:
+            return [*lines, f"    return _Chained(call, {run}, _by_lax, rest)(x, *weights)[0]"]
+        return [*lines, f"    return {run}(call, x, tuple(weights), *rest)"]
+
+    def layers(self) -> list[str]:
+        """`_layers(call, x, weights, …)`: shard to shard, without a kernel."""
+        lines = [
+            "@functools.partial(jax.jit, static_argnums=(0, 3, 4, 5))",
+            "def _layers(call, x, weights, finishes, out_dtype, partial):",
+            '    """All layers, from shard to shard; what a layer gives is in 32 bits."""',
+            "    dtype, wide = x.dtype, _wide(x.dtype)",
+            "",
+            "    def layer(y, weights):",
+            "        y = y.astype(dtype)",
+        ]
+        for number in range(1, self.count + 1):
+            index, transfers = number - 1, f"_transfers_{number}"
+            if self.gathers(number):
+                lines.append(f"        (y,) = _gathered_products({transfers}, call, y, [weights[{index}]])")
+            else:
+                lines.append(f"        y = _summed_products({transfers}, call, y, weights[{index}], partial)")
+            dtype = "wide" if number == self.count else "dtype"
+            lines.append(f"        y = _finished(y, finishes[{index}], {dtype})")
         return [
-            *self.described(more),
-            *CORES_TEXT,
-            "    interpret: None interprets the kernel where there is no TPU.",
-            "    collective_id: None derives it from the barrier and the mesh axes.",
-            "    Raises ValueError where shapes do not match or do not fit VMEM.",
-            '    """',
-            f'    name = "{self.name}"',
-            "    call = _Call(name, axis_name, interpret, collective_id, cores)",
-            *self.taken(),
-            f"    _spread(call, {'N * ' if self.by_rows and not self.whole else ''}x.shape[0])",
-            *self.options(),
-            "    rest = (finishes, out_dtype, partial)",
-            "    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)",
+            *lines,
+            "        return y, None",
             "",
-            "",
-            *self.constants(),
-            "",
-            "",
-            *self.by_lax(),
-            "",
-            "",
-            "def _backward(call, x, weights, ct, *rest):",
-            '    """The gradients of x and of the weights, by jax.lax."""',
-            "",
-            "    def by_lax(x, weights):",
-            "        return _by_lax(x, weights, call.axes, *rest)",
-            "",
-            "    return jax.vjp(by_lax, x, weights)[1](ct)",
+            "    y, _ = lax.scan(layer, x.astype(wide), weights)",
+            "    return y.astype(out_dtype)",
         ]
 
-    def described(self, more: list[str]) -> list[str]:
-        """The function's head, with `more` parameters, and its docstring up to those of every back end."""
-        options = ["x", *self.weights, "*", "axis_name", "epilogue=None", "out_dtype=None", "partial_dtype=None"]
+    def whole_layers(self) -> list[str]:
+        """`_whole_layers(call, x, weights, …)`: all of the activation to all of it."""
+        return [
+            "def _whole_layers(call, x, weights, *rest):",
+            '    """All layers, from the whole activation to the whole of it."""',
+            "    size, axes = x.shape[ALONG] // RANKS, call.place",
+            "    y = lax.dynamic_slice_in_dim(call.vary(x), axes.index * size, size, ALONG)",
+            "    y = _layers(call, y, weights, *rest)",
+            "    held, _ = _transfers_1(_own_placed(y, axes), axes, _Gathered([], []))",
+            "    return _unblocked(held, ALONG, size, RANKS)",
+        ]
+
+    def described(self) -> list[str]:
+        """The function's head, and its docstring up to the parameters of every module."""
+        options = ["x: jax.Array", *(f"{w}: jax.Array" for w in self.weights), AXIS_NAME, "*"]
+        options += ["epilogue: Any = None", "out_dtype: Any = None", "partial_dtype: Any = None"]
+        options += ["cores: int | None = None", *KERNEL_OPTIONS] if self.kernel else []
         along = "rows" if self.by_rows else "features"
         x = "the whole activation, the same at all ranks, as is the result" if self.whole else "this rank's shard"
         shapes = f"x: {x}{'' if self.whole else f' along its {along}'}; {self._weights_text()}"
-        kernel = "; one kernel runs all layers" if more else ""
+        kernel = "; one kernel runs all layers" if self.kernel else ""
         return [
-            *call(f"def {self.name}(", [*options, *more], 0, "):"),
+            *call(f"def {self.name}(", options, 0, ") -> jax.Array:"),
             f'    """{self.count} products in each layer{kernel}.',
             "",
             *paragraph(shapes, 4),
-            *(["    The same as _by_lax, below, but for rounding."] if more else []),
+            "    The same as _by_lax, below, but for rounding.",
             "    axis_name: a mesh axis, or one for each side of the topology.",
             "    epilogue: elementwise, on complete sums in 32 bits, before they are stored:",
             '    "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for',
@@ -180,21 +210,16 @@ class Texts:
 
     def taken(self) -> list[str]:
         """The operands, checked."""
-        varied = "    x = _varying_with(call, x, weights)"
-        if not self.whole:
-            operands = ", ".join(["x", *self.weights])
-            return [
-                f"    x, *weights = [call.vary(jnp.asarray(it)) for it in ({operands})]",
-                "    _check_chain(call, x, weights, _WIDTHS)",
-                varied,
-            ]
-        axis = 0 if self.by_rows else 1
-        return [
-            f"    weights = [call.vary(jnp.asarray(it)) for it in ({', '.join(self.weights)})]",
+        lines = [
+            f"    weights = [jnp.asarray(it) for it in ({', '.join(self.weights)})]",
             "    x = jnp.asarray(x)",
-            f"    _check_chain(call, _shard_of_whole(call, x, {axis}), weights, _WIDTHS)",
-            varied,
         ]
+        if not self.whole:
+            lines.append("    _check_chain(call, x, weights, _WIDTHS)")
+            return [*lines, "    (x, *weights), _ = _alike(call, (x, *weights))"]
+        shard = f"_shard_of_whole(call, x, {0 if self.by_rows else 1})"
+        lines.append(f"    _check_chain(call, {shard}, weights, _WIDTHS)")
+        return [*lines, "    weights, (x,) = _alike(call, weights, (x,))"]
 
     def _weights_text(self) -> str:
         texts = []
@@ -207,7 +232,7 @@ class Texts:
     def _factors(self, number: int) -> str:
         if self.by_rows:
             return "(1, 1)"
-        return f"({self.ranks}, 1)" if self.gathers(number) else f"(1, {self.ranks})"
+        return "(RANKS, 1)" if self.gathers(number) else "(1, RANKS)"
 
     def by_lax(self) -> list[str]:
         """`_by_lax(x, weights, a, …)`, over mesh axes `a`."""
@@ -227,25 +252,20 @@ class Texts:
         lines += ["        return x, None", ""]
         return [*lines, "    return lax.scan(layer, x, weights)[0].astype(out_dtype)"]
 
-    def sharded(self, mapped: str = "jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)") -> list[str]:
+    def sharded(self) -> list[str]:
         """The function that does the shard_map itself."""
-        x = "P(None, None)" if self.whole else "P(a, None)" if self.by_rows else "P(None, a)"
+        x = "P()" if self.whole else "P(a, None)" if self.by_rows else "P(None, a)"
         specs = [x]
         specs += ["P(None, None, a)" if self.gathers(n) else "P(None, a, None)" for n in range(1, self.count + 1)]
-        head = ["x", *self.weights, "*", "mesh", "axis_name", "**options"]
+        operands = ["x", *self.weights]
+        head = [*(f"{it}: jax.Array" for it in operands), "*", "mesh: jax.sharding.Mesh", AXIS_NAME, "**options: Any"]
         return [
-            *call(f"def {self.name}_sharded(", head, 0, "):"),
+            *call(f"def {self.name}_sharded(", head, 0, ") -> jax.Array:"),
             f'    """{self.name} of whole arrays on the devices of `mesh`."""',
-            f"    a, function = axis_name, {self.name}",
+            "    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)",
             *listed_specs(specs),
-            "",
-            "    def apply(*operands):",
-            "        return function(*operands, axis_name=axis_name, **options)",
-            "",
-            f"    pairs = zip((x, {', '.join(self.weights)}), in_specs, strict=True)",
-            "    operands = [jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs]",
-            '    specs = {"in_specs": in_specs, "out_specs": in_specs[0]}',
-            f"    return {mapped}(*operands)",
+            f"    operands, specs = ({', '.join(operands)}), (in_specs, in_specs[0])",
+            f"    return _sharded({self.name}, operands, mesh, a, specs, options)",
         ]
 
     def forward(self) -> list[str]:
@@ -259,26 +279,26 @@ class Texts:
             if self.by_rows:
                 lines.append(f"{name} = _padded({name}, {unit}.depth, {unit}.cols)")
             elif self.gathers(number):
-                lines.append(f"{name} = _weight_of_gather({name}, {unit}, PARTS)")
+                lines.append(f"{name} = _weight_of_gather({name}, {unit}, COUNT)")
             else:
-                lines.append(f"{name} = _weight_of_scatter({name}, {unit}, PARTS)")
+                lines.append(f"{name} = _weight_of_scatter({name}, {unit}, COUNT)")
         lines.append(f"weights = ({', '.join(self.weights)})")
         lines.append("y = _launch_chain(call, _kernel, x, weights, _SPEC, units, finishes)")
         lines += self._put_together()
         head = "def _forward(call, x, weights, finishes, out_dtype, partial):"
-        return [f"PARTS = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in lines)]
+        return [f"COUNT = {parts}  # of a shard", "", "", head, *(f"    {line}" for line in lines)]
 
     def _sizes(self) -> Iterator[str]:
         """Those of a shard, and of the units of each product."""
         yield "m, width_0 = x.shape"
         if self.whole:
-            yield "m = m // N" if self.by_rows else "width_0 = width_0 // N"
+            yield "m = m // RANKS" if self.by_rows else "width_0 = width_0 // RANKS"
         for number in range(1, self.count):
-            shares = " // N" if self._in_columns(number) else ""
+            shares = " // RANKS" if self._in_columns(number) else ""
             yield f"width_{number} = {weight(number)}.shape[2]{shares}"
         yield "units = ["
         for number in range(1, self.count + 1):
-            cut = "(PARTS, 1, 1)" if self.by_rows else "(1, PARTS, 1)" if self.gathers(number) else "(1, 1, PARTS)"
+            cut = "(COUNT, 1, 1)" if self.by_rows else "(1, COUNT, 1)" if self.gathers(number) else "(1, 1, COUNT)"
             sizes = f"(m, {_width(number - 1)}, {_width(number % self.count)})"
             yield f"    _Units(call, {sizes}, {cut}, x.dtype, out_dtype, partial),"
         yield "]"
@@ -287,18 +307,18 @@ class Texts:
         """x as units."""
         match self.whole, self.by_rows:
             case False, True:
-                return ["x = _padded(x, PARTS * rows, cols)"]
+                return ["x = _padded(x, COUNT * rows, cols)"]
             case True, True:
-                return ["x = _padded(call.vary(x).reshape(N, m, width_0), PARTS * rows, cols)"]
+                return ["x = _padded(call.vary(x).reshape(RANKS, m, width_0), COUNT * rows, cols)"]
             case False, False:
                 return [
-                    "x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)",
+                    "x = _padded(x, rows, COUNT * cols).reshape(rows, COUNT, cols)",
                     "x = jnp.moveaxis(x, 1, 0)",
                 ]
             case _:
                 return [
-                    "x = jnp.moveaxis(call.vary(x).reshape(m, N, width_0), 1, 0)",
-                    "x = _padded(x, rows, PARTS * cols).reshape(N, rows, PARTS, cols)",
+                    "x = jnp.moveaxis(call.vary(x).reshape(m, RANKS, width_0), 1, 0)",
+                    "x = _padded(x, rows, COUNT * cols).reshape(RANKS, rows, COUNT, cols)",
                     "x = jnp.moveaxis(x, 2, 1)",
                 ]
 
@@ -306,19 +326,19 @@ class Texts:
         """The result of its units."""
         match self.whole, self.by_rows:
             case False, True:
-                return ["return y.reshape(PARTS * rows, cols)[:m, :width_0]"]
+                return ["return y.reshape(COUNT * rows, cols)[:m, :width_0]"]
             case True, True:
-                return ["y = y.reshape(N, PARTS * rows, cols)[:, :m, :width_0]", "return y.reshape(N * m, width_0)"]
+                return ["y = y.reshape(RANKS, COUNT * rows, cols)[:, :m, :width_0]", "return y.reshape(RANKS * m, width_0)"]
             case False, False:
                 return [
-                    "y = jnp.moveaxis(y.reshape(PARTS, rows, cols), 0, 1)",
-                    "return y.reshape(rows, PARTS * cols)[:m, :width_0]",
+                    "y = jnp.moveaxis(y.reshape(COUNT, rows, cols), 0, 1)",
+                    "return y.reshape(rows, COUNT * cols)[:m, :width_0]",
                 ]
             case _:
                 return [
-                    "y = jnp.moveaxis(y.reshape(N, PARTS, rows, cols), 2, 0)",
-                    "y = y.reshape(rows, N, PARTS * cols)[:m, :, :width_0]",
-                    "return y.reshape(m, N * width_0)",
+                    "y = jnp.moveaxis(y.reshape(RANKS, COUNT, rows, cols), 2, 0)",
+                    "y = y.reshape(rows, RANKS, COUNT * cols)[:m, :, :width_0]",
+                    "return y.reshape(m, RANKS * width_0)",
                 ]
 
     def spec(self, program: Program) -> Iterator[str]:

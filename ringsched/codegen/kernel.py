@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ringsched.codegen.fuse import Product, fuse
-from ringsched.codegen.lines import WIDTH, call, comment, paragraph
+from ringsched.lines import WIDTH, call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, names
 from ringsched.lower.lanes import flat_rank
 from ringsched.program.program import (
@@ -39,8 +39,7 @@ from ringsched.program.program import (
 )
 from ringsched.program.simplify import simplify
 from ringsched.program.tables import Tables, row_of, tables_of
-
-SIDE_NAMES = ("X", "Y", "Z")
+from ringsched.xla.words import SIDE_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +57,19 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What a kernel that multiplies is given.
+    """What a kernel is given beside its references; by default, that of one that multiplies.
 
-    finishes: the epilogue of what is computed into a buffer. multiply: the function that computes products.
+    finishes: the epilogue of what is computed into a buffer. multiply, add: the functions that compute products, sums.
     """
 
     names: tuple[str, ...] = ("multiply", "finish")
     finishes: tuple[tuple[str, str], ...] = (("o", "finish"),)
     multiply: str = "multiply"
+    add: str = "_add"
+
+
+COPYING = Arguments(names=(), finishes=())
+ADDING = Arguments(names=("add",), finishes=(), add="add")
 
 
 def kernel_lines(
@@ -74,14 +78,13 @@ def kernel_lines(
     title: str,
     *,
     units: Mapping[str, Unit] | None = None,
-    arguments: Arguments | None = None,
+    arguments: Arguments = COPYING,
     debug: bool = False,
 ) -> list[str]:
     """`def name(coordinates, tables, refs, semaphores, *, axes): …`; references come in the order of the Program.
 
     units: of each buffer; None: they are all alike.
     """
-    arguments = arguments or (Arguments() if units else Arguments(names=(), finishes=()))
     units = {} if units is None else units
     refs = [f"{b.name}_ref" for b in program.buffers]
     semaphores = [s.name for s in program.semaphores if s.kind != "barrier"]
@@ -134,6 +137,7 @@ def _writer(program: Program, units: Mapping[str, Unit], arguments: Arguments, d
         stacked=frozenset(name for name, unit in units.items() if unit.in_columns and unit.layers),
         finishes=dict(arguments.finishes),
         multiply=arguments.multiply,
+        add=arguments.add,
         debug=debug,
     )
 
@@ -201,6 +205,7 @@ class _Writer:
     stacked: frozenset[str] = frozenset()  # layers of such buffers
     finishes: Mapping[str, str] = field(default_factory=dict)  # the epilogue of what is computed into a buffer
     multiply: str = "multiply"  # the function that computes products
+    add: str = "_add"  # the one that computes sums
     said: str = ""
     loops: tuple[str, ...] = ()  # the variables in scope
     ranked: bool = False  # the rank's number came up, and is no coordinate
@@ -246,7 +251,7 @@ class _Writer:
                 yield f"{pad}pl.semaphore_wait({self.semaphore(i.semaphore)}, {i.amount})"
             case Add():
                 arguments = [self.region(i.target), self.region(i.left), self.region(i.right)]
-                yield from call("_add(", [*arguments, *self.finishing(i.target)], indent)
+                yield from call(f"{self.add}(", [*arguments, *self.finishing(i.target)], indent)
             case Multiply():
                 yield from self.fused([i], indent)
             case Round():

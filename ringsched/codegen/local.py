@@ -36,18 +36,6 @@ class LocalProduct(Product):
     def specs(self) -> tuple[str, str, str]:
         return "P(a, None)", "P(None, None)", "P(a, None)"
 
-    def backward(self) -> list[str]:
-        """The gradient: that of x by a kernel that multiplies as well; x and ct are there."""
-        return [
-            "def _backward(call, x, whole, weights, extras, ct, options):",
-            '    """The gradients of x, the weights, and what the epilogue takes."""',
-            "    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)",
-            "    turned = _turned(options, out_dtype=x.dtype)",
-            *self._back(),
-            "    dw = tuple(_weight_gradient(x, each, w, options) for each, w in pairs)",
-            "    return dx, dw, extras_ct",
-        ]
-
     def _cut(self, shares: str, spec: str) -> list[str]:
         return [
             "x = _padded(x, units.rows, units.depth)",

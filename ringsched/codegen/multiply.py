@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen.kernel import Unit, product_groups
-from ringsched.codegen.lines import call, listed, paragraph
+from ringsched.codegen.shapes import AXIS_NAME, INTERPRET, KERNEL_OPTIONS
+from ringsched.lines import call, listed, paragraph
 from ringsched.collectives import Promise
 from ringsched.program.program import Instruction, Loop, Peer, Program, Send, When
 from ringsched.schedule.schedule import Multiply
@@ -35,12 +36,15 @@ class Product:
     promise: Promise
     compute: Multiply
     memory: str | None = None  # where operands are, unless a call says otherwise
+    kernel: bool = True  # whether the module has one
 
     @classmethod
-    def of(cls, name: str, promise: Promise, compute: Multiply | None, memory: str | None = None) -> Product:
+    def of(
+        cls, name: str, promise: Promise, compute: Multiply | None, memory: str | None = None, *, kernel: bool
+    ) -> Product:
         """compute: not None; a schedule without one has other functions."""
         assert compute is not None
-        return cls(name=name, promise=promise, compute=compute, memory=memory)
+        return cls(name=name, promise=promise, compute=compute, memory=memory, kernel=kernel)
 
     @property
     def gathers(self) -> bool:
@@ -74,45 +78,73 @@ class Product:
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""
-        options = ["x", "w", "*", "axis_name", "epilogue=None", "scale=None", "bias=None", "residual=None"]
-        options += ["transposed=False", "out_dtype=None"]
-        options += ["keep_gathered=False"] if self.keeps else [] if self.gathers else ["partial_dtype=None"]
-        memory = f'"{self.memory}"' if self.memory else None
-        options += [f"memory={memory}", "tile=None", "cores=None", "interpret=None", "collective_id=None"]
-        lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, "):")]
+        weight = "jax.Array | tuple[jax.Array, jax.Array]" if self.gathers else "jax.Array"
+        options = ["x: jax.Array", f"w: {weight}", AXIS_NAME, "*", "epilogue: str | Callable[..., Any] | None = None"]
+        options += ["scale: Any = None", "bias: Any = None", "residual: jax.Array | None = None"]
+        options += ["transposed: bool = False", "out_dtype: Any = None"]
+        if not self.gathers:
+            options.append("partial_dtype: Any = None")
+        if self.keeps:
+            options.append("keep_gathered: bool = False")
+        if self.kernel:
+            memory = f'"{self.memory}"' if self.memory else None
+            options += [f"memory: str | None = {memory}", "tile: int | None = None", "cores: int | None = None"]
+            options += KERNEL_OPTIONS
+        lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, ") -> jax.Array:")]
         lines += self.described()
         if self.keeps:
             lines.append("    keep_gathered: for the gradient of w; else x is gathered once more.")
+        if self.kernel:
+            lines += [
+                '    memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;',
+                "    None: VMEM where they take half of it at most.",
+                "    tile: so many columns are streamed at a time; None: by a model of the chip.",
+                *CORES_TEXT,
+                *INTERPRET,
+            ]
+        fits = " or do not fit VMEM" if self.kernel else ""
+        lines += [f"    Raises ValueError where shapes do not match{fits}.", '    """', f'    name = "{self.name}"']
+        if self.kernel:
+            lines.append("    call = _KernelCall.of(name, axis_name, interpret, collective_id, cores)")
+        else:
+            lines.append("    call = _Call.of(name, axis_name)")
+        partial = "None" if self.gathers else "partial_dtype and jnp.dtype(partial_dtype)"
         lines += [
-            '    memory: of x, w and the result: "vmem", or "hbm", from which they are streamed;',
-            "    None: VMEM where they take half of it at most.",
-            "    tile: so many columns are streamed at a time; None: by a model of the chip.",
-            *CORES_TEXT,
-            "    interpret: None interprets the kernel where there is no TPU.",
-            "    collective_id: None derives it from the barrier and the mesh axes.",
-            "    Raises ValueError where shapes do not match or do not fit VMEM.",
-            '    """',
-            f'    name = "{self.name}"',
-            "    call = _Call(name, axis_name, interpret, collective_id, cores)",
-            "    x, weights = _operands(call, x, w)",
+            "    x, weights = _operands(x, w)",
             "    options = {",
             '        "function": _epilogue(call.name, epilogue),',
             '        "transposed": transposed,',
             '        "out_dtype": _result_dtype(x, scale, out_dtype),',
-        ]
-        if not self.gathers:
-            lines.append('        "partial": partial_dtype and jnp.dtype(partial_dtype),')
-        lines += [
+            f'        "partial": {partial},',
             f'        "keep": {"keep_gathered" if self.keeps else "False"},',
-            '        "memory": memory,',
-            '        "tile": tile,',
+            *(['        "memory": memory,', '        "tile": tile,'] if self.kernel else []),
             "    }",
-            *call("    shape = _check_product(", ["call", "x", "weights", "options", *self.rule("N")], 0),
-            f"    _spread(call, {'N * ' if self.keeps and self.by_rows else ''}x.shape[0])",
+            *call("    shape = _check_product(", ["call", "x", "weights", "options", *self.rule("RANKS")], 0),
+        ]
+        if self.kernel:
+            rows = "RANKS * x.size" if self.keeps and self.by_rows else "x.size"
+            lines.append(f"    call = _spread(call, {rows} // max(1, x.shape[-1]))")
+        lines += [
             f"    extras = _extras(call, scale, bias, residual, shape, {self.sides()})",
-            "    return _differentiable(call, _forward, _backward, x, weights, extras, options)",
+            "    return _multiplied(call, _product(), x, weights, extras, options)",
         ]
         return lines
+
+    def multiplied(self, forward: bool, backward: bool) -> list[str]:
+        """What the module computes, put together."""
+        arguments = [f'"{self.promise.kind}"', str(0 if self.by_rows else 1), "_portable"]
+        arguments += ["forward=_forward"] if forward else []
+        arguments += ["backward=_transpose"] if backward else []
+        return ["@functools.cache", "def _product():", *call("return _Multiplied(", arguments, 4)]
+
+    def portable(self) -> list[str]:
+        """`_portable(call, x, weights, partial)`: the sums of each weight, in 32 bits, without a kernel."""
+        lines = ["def _portable(call, x, weights, partial):"]
+        if self.promise.kind == "none":
+            return [*lines, "    return [_dot(x, w) for w in weights]"]
+        if self.gathers:
+            return [*lines, "    return _gathered_products(_transfers, call, x, weights)"]
+        return [*lines, "    (w,) = weights", "    return [_summed_products(_transfers, call, x, w, partial)]"]
 
     def described(self) -> list[str]:
         """The docstring, up to those options that every back end has."""
@@ -170,85 +202,28 @@ class Product:
 
     def shares(self) -> str:
         """Into how many shards the result of a sum is cut."""
-        return "1" if self.promise.kind == "all_reduce" else "N"
+        return "1" if self.promise.kind == "all_reduce" else "RANKS"
 
     def specs(self) -> tuple[str, str, str]:
         """How x, w and the result are split over the mesh axes `a`."""
         x = "P(a, None)" if self.gathers and self.by_rows else "P(None, a)"
         w = "P(None, a)" if self.gathers else "P(a, None)"
         out = "P(None, a)" if self.gathers or not self.by_rows else "P(a, None)"
-        return x, w, "P(None, None)" if self.promise.kind == "all_reduce" else out
+        return x, w, "P()" if self.promise.kind == "all_reduce" else out
 
-    def sharded(self, mapped: str = "jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)") -> list[str]:
+    def sharded(self) -> list[str]:
         """The function that does the shard_map itself."""
         x, w, out = self.specs()
-        lines = list(call(f"def {self.name}_sharded(", ["x", "w", "*", "mesh", "axis_name", "**options"], 0, "):"))
-        lines += [
+        options = ["x: jax.Array", "w: jax.Array", "*", "mesh: jax.sharding.Mesh", AXIS_NAME, "**options: Any"]
+        return [
+            *call(f"def {self.name}_sharded(", options, 0, ") -> jax.Array:"),
             f'    """{self.name} on the devices of `mesh`.',
             "",
             "    x: the whole [rows, depth]; w: the whole [depth, cols].",
             '    """',
-            f"    a, function = axis_name, {self.name}",
-            f"    in_specs, out_specs = ({x}, {w}), {out}",
-            "",
-            "    def apply(x, w):",
-            "        return function(x, w, axis_name=axis_name, **options)",
-            "",
-            "    pairs = zip((x, w), in_specs, strict=True)",
-            "    x, w = (jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs)",
-            '    specs = {"in_specs": in_specs, "out_specs": out_specs}',
-            f"    return {mapped}(x, w)",
-        ]
-        return lines
-
-    def backward(self) -> list[str]:
-        """The gradient: that of x by the transposed schedule, which multiplies as well."""
-        along = 0 if self.by_rows else 1
-        head = "def _backward(call, x, whole, weights, extras, ct, options):"
-        start = "    cts, extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)"
-        if self.gathers:
-            return [
-                head,
-                '    """The gradients of x, the weights, and what the epilogue takes."""',
-                start,
-                "    turned = _turned(options, out_dtype=x.dtype, partial=x.dtype)",
-                *self._back(),
-                "    if whole is None:",
-                f"        whole = lax.all_gather(x, call.axes, axis={along}, tiled=True)",
-                "    dw = tuple(_weight_gradient(whole, each, w, options) for each, w in pairs)",
-                "    return dx, dw, extras_ct",
-            ]
-        return [
-            head,
-            '    """The gradients of x, the weight, and what the epilogue takes."""',
-            f"{start.replace('cts,', '(ct,),')}",
-            "    turned = _turned(options, out_dtype=x.dtype, keep=True)",
-            "    dx, whole = _transpose(call, ct.astype(x.dtype), weights, {}, turned)",
-            "    return dx, (_weight_gradient(x, whole, weights[0], options),), extras_ct",
-        ]
-
-    def _back(self) -> list[str]:
-        """The gradient of x, by the products of the cotangents of all weights."""
-        return [
-            "    cts = [each.astype(x.dtype) for each in cts]",
-            "    pairs = list(zip(cts, weights, strict=True))",
-            "    dx = sum(_transpose(call, each, (w,), {}, turned) for each, w in pairs)",
-        ]
-
-    def lax_backward(self) -> list[str]:
-        """The gradient by jax.lax."""
-        return [
-            "def _backward(call, x, whole, weights, extras, ct, options):",
-            '    """The gradients of x, the weights, and what the epilogue takes."""',
-            "",
-            "    def by_lax(x, weights, extras):",
-            '        a, transposed = call.axes, options["transposed"]',
-            f"        ys = [{self.lax('_dot', ', transposed')} for w in weights]",
-            '        finish = _Finish(options["function"], len(ys) > 1)',
-            "        y = finish.of(**extras)(jnp.concatenate(ys, axis=1))",
-            '        return y.astype(options["out_dtype"])',
-            "",
-            "    return jax.vjp(by_lax, x, weights, extras)[1](ct)",
+            "    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)",
+            f"    specs = ({x}, {w}), {out}",
+            f"    return _sharded({self.name}, (x, w), mesh, a, specs, options)",
         ]
 
     def forward(self, function: str, kernel: str, spec: str) -> list[str]:
@@ -274,7 +249,7 @@ class Product:
             'out = options["out_dtype"]',
             f"units = _Units(call, (m, k, n), {cut}, x.dtype, out, {last})",
             *self._cut(shares, spec),
-            f"extras = _cut(extras, units, {spec}, pack)",
+            f"extras = _extras_in_units(extras, units, {spec}, pack)",
             f"spec, operands = {spec}, (x, weights, extras)",
             f"y = _launch_product(call, {kernel}, *operands, spec, units, options)",
         ]
@@ -290,9 +265,9 @@ class Product:
         return [head, *(f"    {line}" if line else "" for line in body)]
 
     def _whole(self) -> str:
-        """What was gathered, of units [N, parts, rows, depth]."""
+        """What was gathered, of units [RANKS, parts, rows, depth]."""
         if self.by_rows:
-            return "whole.reshape(N, -1, units.depth)[:, :m, :k].reshape(N * m, k)"
+            return "whole.reshape(RANKS, -1, units.depth)[:, :m, :k].reshape(RANKS * m, k)"
         return "_side_by_side(whole, m, k)"
 
     def _cut(self, shares: str, spec: str) -> list[str]:
@@ -301,12 +276,12 @@ class Product:
         match self.gathers, self.by_rows:
             case True, True:
                 x = ["x = _padded(x, parts * units.rows, units.depth)"]
-                pack = ["y = _padded(y.reshape(N, m, n), parts * units.rows, units.cols)"]
-                unpack = ["return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)"]
+                pack = ["y = _padded(y.reshape(RANKS, m, n), parts * units.rows, units.cols)"]
+                unpack = ["return y.reshape(RANKS, -1, units.cols)[:, :m, :n].reshape(RANKS * m, n)"]
             case True, False:
                 x = ["x = _padded(x, units.rows, parts * units.depth)"]
                 x += ["x = jnp.moveaxis(x.reshape(units.rows, parts, units.depth), 1, 0)"]
-                depth = "(N, parts * units.depth)"
+                depth = "(RANKS, parts * units.depth)"
                 pack = ["y = _padded(y, units.rows, units.cols)"]
                 unpack = ["return y.reshape(units.rows, units.cols)[:m, :n]"]
             case False, True:

@@ -1,9 +1,12 @@
-"""The part that is the same in every generated module; everything after the marker is copied into it as it stands.
+"""How kernels move and add chunks, and how they start: the same in every module that has kernels.
 
-It is a module of its own so that it is formatted, checked and read like other code. Only jax is imported.
+Everything after the marker is copied into the module. Only jax is imported.
 """
 
+import dataclasses
+import functools
 import math
+import operator
 import os
 import zlib
 
@@ -13,24 +16,41 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringsched.codegen.template_call import _Call, _place_of, _types
+
 SIDES = (4,)
-N = math.prod(SIDES)
+RANKS = math.prod(SIDES)
 
 # ==== marker ====
 # How kernels move and add chunks. What follows is the same in every module.
 
 
+class _Axes:
+    """The mesh axes that ranks lie along, and where this device is on the others.
+
+    Every axis has to be named: for those that are left out, jax would lower casts from
+    type to type, which a TPU kernel has none of. members: the indices of the ranks along
+    the axes, where they are a group among others.
+    """
+
+    def __init__(self, call, members):
+        self.names, self.members = call.axes, members
+        others = [axis for axis in call.mesh.axis_names if axis not in call.axes]
+        self.others = {axis: _plain_index(call, lax.axis_index(axis)) for axis in others}
+
+
 def _device(axes, *rank):
-    """The device of a rank: its place on these mesh axes; on others it is this one's."""
-    if len(axes) != len(SIDES):
+    """The device of a rank: its place on the ranks' axes; on others it is this one's."""
+    if len(axes.names) != len(SIDES) or axes.members is not None:
         flat = 0
         for side, coordinate in zip(SIDES, rank, strict=True):
             flat = flat * side + coordinate
+        flat = flat if axes.members is None else axes.members[flat + 1]
         rank = []
-        for axis in reversed(axes):
+        for axis in reversed(axes.names):
             rank.insert(0, flat % lax.axis_size(axis))
             flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, rank, strict=True))
+    return {**axes.others, **dict(zip(axes.names, rank, strict=True))}
 
 
 def _signal(semaphore, device):
@@ -73,11 +93,21 @@ def _in_vmem(ref):
     return jax.typeof(whole).memory_space == pltpu.VMEM
 
 
-def _add(sum_ref, a_ref, b_ref, finish=None):
+_COMBINING = {"max": jnp.maximum, "min": jnp.minimum}
+
+
+def _adder(reduction):
+    """The `_add` of a kernel that takes the greatest, or least, in place of the sum."""
+    combine = _COMBINING.get(reduction)
+    return _add if combine is None else functools.partial(_add, combine=combine)
+
+
+def _add(sum_ref, a_ref, b_ref, finish=None, combine=operator.add):
     """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
     if len(sum_ref.shape) > 2:
         for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
+            parts = (sum_ref.at[i], a_ref.at[i], b_ref.at[i])
+            _add(*parts, finish and finish.at[i], combine)
         return
     rows, tiles, tile = _tiles(sum_ref)
 
@@ -87,7 +117,7 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
         def _(i):
             a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
             done = finish and finish.each(lambda ref: tile(ref, i), "residual")
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
+            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done, combine)
 
         return
 
@@ -113,7 +143,7 @@ def _add(sum_ref, a_ref, b_ref, finish=None):
 
             _wait(a.at[k], loaded.at[k])
             _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k], sum_ref.dtype)
+            a[k] = _sum(a[k], b[k], sum_ref.dtype, combine=combine)
             _copy(a.at[k], tile(sum_ref, i), stored.at[k])
 
         for k in range(min(2, tiles)):
@@ -169,211 +199,192 @@ def _tiles(ref):
     return rows, ref.shape[0] // rows, tile
 
 
-def _sum(a, b, dtype, finish=None):
+def _sum(a, b, dtype, finish=None, combine=operator.add):
     """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
     if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
         floating = jnp.issubdtype(a.dtype, jnp.floating)
         wide = jnp.float32 if floating else jnp.int32
         a, b = a.astype(wide), b.astype(wide)
-    total = a + b if finish is None else finish(a + b)
+    total = combine(a, b)
+    total = total if finish is None else finish(total)
     return total.astype(dtype)
 
 
-# How a collective is called.
+# How kernels start.
 
 
-class _Call:
-    """One call over mesh axes: where it runs, and how its kernels start."""
+@dataclasses.dataclass(frozen=True)
+class _KernelCall(_Call):
+    """A call that runs kernels, on a TPU or interpreted.
 
-    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
-        axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-        mesh = jax.sharding.get_abstract_mesh()
-        missing = [axis for axis in axes if axis not in mesh.manual_axes]
-        if missing:
-            axis = missing[0]
-            raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-        sizes = tuple(mesh.shape[axis] for axis in axes)
-        if math.prod(sizes) != N or (len(sizes) == len(SIDES) and sizes != SIDES):
-            want = " × ".join(map(str, SIDES))
-            have = " × ".join(map(str, sizes))
-            where = f"mesh axis {axis_name!r} has {have}"
-            raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-        if set(mesh.manual_axes) != set(mesh.axis_names):
-            cure = "call jax.shard_map without axis_names"
-            raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
-        device = mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if interpret is None:
-            interpret = platform != "tpu"
-        self.interpret = pltpu.InterpretParams() if interpret is True else interpret
-        self.collective_id = collective_id
-        self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes, self.tpu = 2**26, None
-        # Cores to run on, None: as many as can be kept busy; those of the device.
-        self.cores, self.device_cores = cores, 1
+    interpret: False, or how. cores: to run on, None: as many as can be kept busy.
+    """
+
+    interpret: object = False
+    collective_id: object = None
+    cores: object = None
+    device_cores: int = 1
+    vmem_bytes: int = 2**26
+
+    @classmethod
+    def of(cls, name, axis_name, interpret, collective_id=None, cores=None, **options):
+        """The call that these arguments ask for."""
         if cores not in (None, 1, 2):
             raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
-        if self.interpret:
-            _check_threads(name, mesh.size)
+        call = super().of(name, axis_name, **options)
+        device = call.mesh.abstract_device
+        platform = jax.default_backend() if device is None else device.platform
+        if interpret is None and platform != "tpu":
+            return call
+        changes = {"collective_id": collective_id, "cores": cores, "portable": False}
+        changes["interpret"] = pltpu.InterpretParams() if interpret is True else interpret or False
+        manual = call.mesh.manual_axes
+        automatic = [axis for axis in call.mesh.axis_names if axis not in manual]
+        if automatic:
+            what = f"all mesh axes manual, and {automatic[0]!r} is not"
+            cure = 'call jax.shard_map without axis_names, or use the back end "xla"'
+            raise ValueError(f"the kernel of {name} needs {what}: {cure}")
+        if changes["interpret"]:
+            _check_interpreter(name, call.mesh.size)
         elif platform == "tpu":
-            self.tpu = pltpu.get_tpu_info()
-            self.vmem_bytes = self.tpu.vmem_capacity_bytes
-            self.device_cores = self.tpu.num_cores
+            chip = pltpu.get_tpu_info()
+            changes |= {"vmem_bytes": chip.vmem_capacity_bytes, "device_cores": chip.num_cores}
+        return dataclasses.replace(call, **changes)
 
-    def launch(self, kernel, x, spec, replicated=False):
-        """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
-
-        replicated: the result is the same at all ranks, and has that type.
-        """
-        types = jax.typeof(x).mat
-        if replicated:
-            types = types.update(varying=types.varying - set(self.axes))
-        chunk = x.shape[-2:]
-        if x.size == 0:
-            zeros = jnp.zeros((*spec["result"], *chunk), x.dtype)
-            return lax.pcast(zeros, tuple(sorted(types.varying)), to="varying")
-
-        grids = [spec["operand"], spec["result"], *spec["scratch"]]
-        chunks = sum(math.prod(grid) for grid in grids)
-        need = chunks * math.prod(chunk) * x.dtype.itemsize
-        memory = spec["memory"]
-        if memory is None:
-            memory = "vmem" if need <= self.vmem_bytes * 3 // 4 else "hbm"
-        place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
-        # Scratch is never in HBM: there, slots are an output that nobody reads.
-        slots = [(*grid, *chunk) for grid in spec["scratch"]]
-        outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
-        scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
-
-        def result(shape):
-            return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=types)
-
-        def body(*refs):
-            kernel(*self.coordinates(), *refs, axes=self.axes)
-
-        tables = _tables(spec, lax.axis_index(self.axes))
-        places = [pltpu.SMEM] * len(tables) + [place]
-        return pl.pallas_call(
-            body,
-            out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
-            out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
-            scratch_shapes=scratch + spec["semaphores"],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=self.barrier_id(spec["barrier"]),
-                vmem_limit_bytes=self.vmem_bytes,
-                # Proven: no index out of bounds, no semaphore left over.
-                disable_bounds_checks=True,
-                disable_semaphore_checks=True,
-            ),
-            interpret=self.interpret,
-            name=self.name,
-        )(*tables, x)[0]
-
-    def coordinates(self):
-        """Where the device that runs the kernel is among the ranks."""
-        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        if len(place) == len(SIDES):
-            return place
-        rank = 0
-        for axis, index in zip(self.axes, place, strict=True):
-            rank = rank * lax.axis_size(axis) + index
-        place = []
-        for side in reversed(SIDES):
-            place.insert(0, rank % side)
-            rank = rank // side
-        return place
-
-    def _plain(self, index):
-        """The interpreter refuses sums of an index that has the type "varying".
-
-        What is read from memory has no such type.
-        """
-        if not (self.interpret and self.check_vma):
-            return index
-
-        def reread(ref):
-            ref[0] = index
-            return ref[0]
-
-        return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
+    @property
+    def tpu(self):
+        """The chip, where the kernel is compiled for one."""
+        device = self.mesh.abstract_device
+        platform = jax.default_backend() if device is None else device.platform
+        on_chip = platform == "tpu" and not self.portable and not self.interpret
+        return pltpu.get_tpu_info() if on_chip else None
 
     def barrier_id(self, barrier):
         """The same for kernels whose ranks signal the same ranks, else another."""
         if barrier is None or self.collective_id is not None:
             return self.collective_id if barrier else None
         pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
+        pattern += () if self.groups is None else (self.groups,)
         # The numbers of the interpreter's other semaphores begin at 2000.
         numbers = 2000 if self.interpret else 2**31 - 1
         return zlib.crc32(repr(pattern).encode()) % numbers
 
-    def vary(self, x):
-        """x with the type that differs from rank to rank, which collectives take."""
-        fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
-        return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
+
+class _Kernel:
+    """A kernel and its specification: grids of chunks, semaphores, the barrier, memory."""
+
+    def __init__(self, function, spec):
+        self.function, self.spec = function, spec
+
+    def __call__(self, call, shards, adds):
+        """[n, …] → [m, …]: from one shard for each rank, or one, to likewise."""
+        wire = _to_wire(call, shards, adds)
+        kernel = functools.partial(self.function, add=_adder(call.reduction)) if adds else self.function
+        chunks = _launch(call, kernel, _pack(wire, self.spec["operand"]), self.spec)
+        grid, parts = self.spec["result"], math.prod(self.spec["operand"]) // shards.shape[0]
+        results = _unpack(chunks, (math.prod(grid) // parts, *wire.shape[1:]))
+        return _from_wire(results, shards.dtype)
+
+
+def _launch(call, kernel, x, spec):
+    """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols]."""
+    chunk = x.shape[-2:]
+    if x.size == 0:
+        return jnp.zeros_like(x, shape=(*spec["result"], *chunk))
+    grids = [spec["operand"], spec["result"], *spec["scratch"]]
+    chunks = sum(math.prod(grid) for grid in grids)
+    need = chunks * math.prod(chunk) * x.dtype.itemsize
+    memory = spec["memory"]
+    if memory is None:
+        memory = "vmem" if need <= call.vmem_bytes * 3 // 4 else "hbm"
+    place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
+    # Scratch is never in HBM: there, slots are an output that nobody reads.
+    slots = [(*grid, *chunk) for grid in spec["scratch"]]
+    outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
+    scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
+
+    def result(shape):
+        return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=_types(x))
+
+    members = _members(call)
+    tables = members + _tables(spec, call.place.index)
+
+    def body(*refs):
+        place = _coordinates(call, *refs[: len(members)])
+        axes = _Axes(call, *refs[: len(members)] or (None,))
+        kernel(*place, *refs[len(members) :], axes=axes)
+
+    places = [pltpu.SMEM] * len(tables) + [place]
+    return pl.pallas_call(
+        body,
+        out_shape=[result(shape) for shape in outputs],
+        in_specs=[pl.BlockSpec(memory_space=place) for place in places],
+        out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
+        scratch_shapes=scratch + spec["semaphores"],
+        compiler_params=pltpu.CompilerParams(
+            collective_id=call.barrier_id(spec["barrier"]),
+            vmem_limit_bytes=call.vmem_bytes,
+            # Proven: no index out of bounds, no semaphore left over.
+            disable_bounds_checks=True,
+            disable_semaphore_checks=True,
+        ),
+        interpret=call.interpret,
+        name=call.name,
+    )(*tables, x)[0]
+
+
+def _members(call):
+    """Of a group: this rank's number in it and the indices of its members, for SMEM."""
+    if call.groups is None:
+        return []
+    place = call.place
+    return [jnp.concatenate([place.index[None], place.members])]
+
+
+def _coordinates(call, members=None):
+    """Where the device that runs the kernel is among the ranks."""
+    if members is not None:
+        return _place_of(members[0])
+    place = [_plain_index(call, lax.axis_index(axis)) for axis in call.axes]
+    if len(place) == len(SIDES):
+        return place
+    rank = 0
+    for axis, index in zip(call.axes, place, strict=True):
+        rank = rank * lax.axis_size(axis) + index
+    return _place_of(rank)
+
+
+def _plain_index(call, index):
+    """The interpreter refuses sums of an index that has the type "varying".
+
+    What is read from memory has no such type.
+    """
+    if not (call.interpret and call.check_vma):
+        return index
+
+    def reread(ref):
+        ref[0] = index
+        return ref[0]
+
+    return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
 
 
 def _tables(spec, rank):
     """The constants that a kernel looks up, as operands for SMEM.
 
-    Those by rank are [rows, N], and a rank gets its column.
+    Those by rank are [rows, RANKS], and a rank gets its column.
     """
 
     def entries(text):
         return jnp.array([int(entry) for entry in text.split()], jnp.int32)
 
-    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
+    by_rank = [entries(text).reshape(-1, RANKS) for text in spec.get("by_rank", ())]
+    own = [table[:, rank] for table in by_rank]
     return own + [entries(text) for text in spec.get("tables", ())]
 
 
-def _linear(call, forward, transpose, x, *axes):
-    """forward(call, x, *axes), with its transpose; vmap adds a dimension to chunks."""
-
-    def batchable(*axes):
-        apply = jax.custom_batching.custom_vmap(lambda x: forward(call, x, *axes))
-        inner = tuple(axis + 1 for axis in axes)
-        # Traced only when it is called, or this would never end.
-        apply.def_vmap(lambda size, batched, x: (batchable(*inner)(x), True))
-        return apply
-
-    apply = jax.custom_vjp(batchable(*axes))
-    apply.defvjp(
-        lambda x: (apply(x), None),
-        lambda _, ct: (_linear(call, transpose, forward, ct, *axes),),
-    )
-    return apply(x)
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % N if tiled else shape[axis] != N:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {N}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., N * size, ...] → [N, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], N, x.shape[axis] // N, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[N, ..., size, ...] → [..., N * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], N * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _pack(x, grid, adds):
+def _pack(x, grid):
     """[n, ...] → [*grid, rows, cols]: shards as chunks of whole tiles, padded."""
-    x = _to_wire(x, adds)
     n, size = x.shape[0], math.prod(x.shape[1:])
     parts = math.prod(grid) // n
     sublanes = 32 // x.dtype.itemsize
@@ -385,32 +396,40 @@ def _pack(x, grid, adds):
     return x.reshape(*grid, rows, cols)
 
 
-def _unpack(chunks, shape, dtype):
-    """[*grid, rows, cols] → [n, ...] of this shape and dtype: undoes `_pack`."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        pair = _unpack(chunks, (shape[0], 2, *shape[1:]), chunks.dtype)
-        return lax.complex(pair[:, 0], pair[:, 1])
+def _unpack(chunks, shape):
+    """[*grid, rows, cols] → [n, ...] of this shape: undoes `_pack`."""
     n, size = shape[0], math.prod(shape[1:])
-    x = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
-    if dtype == jnp.float16 and x.dtype == jnp.uint16:
+    return chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
+
+
+def _to_wire(call, x, adds):
+    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
+    dtype = x.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _to_wire(call, jnp.stack([x.real, x.imag], axis=1), adds)
+    if dtype.itemsize > 4:
+        if adds:
+            raise TypeError(f"the kernel of {call.name} does not add {dtype}, of 64 bits")
+        return lax.bitcast_convert_type(x, jnp.uint32)
+    if dtype == jnp.float16:
+        return x.astype(jnp.float32) if adds else lax.bitcast_convert_type(x, jnp.uint16)
+    if dtype == bool:
+        return x.astype(jnp.int32 if adds else jnp.uint8)
+    if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
+        return x.astype(jnp.int8)
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 8:
+        return x.astype(jnp.bfloat16)
+    return x
+
+
+def _from_wire(x, dtype):
+    """Undoes `_to_wire`."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        real = jnp.float64 if dtype.itemsize > 8 else jnp.float32
+        return lax.complex(*(_from_wire(x[:, part], jnp.dtype(real)) for part in (0, 1)))
+    if dtype.itemsize > 4 or (dtype == jnp.float16 and x.dtype == jnp.uint16):
         return lax.bitcast_convert_type(x, dtype)
     return x.astype(dtype)
-
-
-def _to_wire(x, adds):
-    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
-    if x.dtype == jnp.complex64:
-        return jnp.stack([x.real, x.imag], axis=1)
-    if x.dtype == jnp.float16:
-        wide = x.astype(jnp.float32)
-        return wide if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if x.dtype == bool:
-        return x.astype(jnp.int32 if adds else jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8:
-        return x.astype(jnp.int8)
-    if x.dtype.itemsize > 4:
-        raise TypeError(f"a TPU kernel takes no dtype wider than 32 bits: {x.dtype}")
-    return x
 
 
 # The interpreter needs a thread for each device and one more, of a pool whose size
@@ -437,7 +456,10 @@ if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
     os.environ["NPROC"] = "64"
 
 
-def _check_threads(name, devices):
+def _check_interpreter(name, devices):
+    if jax.process_count() > 1:
+        have = f"{jax.process_count()} processes, which would wait for each other for ever"
+        raise RuntimeError(f"the kernel of {name} cannot be interpreted in {have}")
     threads = int(os.environ.get("NPROC", _cpus()))
     threads = max(threads, jax.local_device_count("cpu"))
     if threads <= devices:

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringsched.codegen.template import _Axes, _coordinates
+from ringsched.codegen.template_call import _types
 from ringsched.codegen.template_multiply import (
     _compiler_params,
     _Finish,
@@ -19,25 +21,25 @@ from ringsched.codegen.template_multiply import (
     _rows_of_core,
 )
 
-N = 4
+RANKS = 4
 
 # ==== marker ====
 # How the layers of a chain are run. What follows is the same in all modules of chains.
 
 
 def _weight_of_gather(w, units, parts):
-    """w [layers, N * depth, cols] as blocks of rows, padded: one for each unit of x."""
+    """w [layers, RANKS * depth, cols] as blocks of rows, padded: one for each unit of x."""
     layers, depth, cols = w.shape
-    w = w.reshape(layers, N, depth // N, cols)
+    w = w.reshape(layers, RANKS, depth // RANKS, cols)
     return _padded(w, parts * units.depth, units.cols)
 
 
 def _weight_of_scatter(w, units, parts):
-    """w [layers, depth, N * cols], padded: each unit of the result has its block of columns."""
+    """w [layers, depth, RANKS * cols], padded: each unit of the result has its block of columns."""
     layers, depth, cols = w.shape
-    w = _padded(w.reshape(layers, depth, N, cols // N), N, parts * units.cols)
+    w = _padded(w.reshape(layers, depth, RANKS, cols // RANKS), RANKS, parts * units.cols)
     w = jnp.pad(w, ((0, 0), (0, units.depth - depth), (0, 0), (0, 0)))
-    return w.reshape(layers, units.depth, N * parts * units.cols)
+    return w.reshape(layers, units.depth, RANKS * parts * units.cols)
 
 
 def _launch_chain(call, kernel, x, weights, spec, units, finishes):
@@ -45,9 +47,6 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     share, cols, dtype = units[-1].kinds["o"]
     cores, rows = units[0].cores, units[0].rows
     layers = weights[0].shape[0]
-    types = jax.typeof(x).mat
-    if spec["whole"]:  # the result is the same at all ranks
-        types = types.update(varying=types.varying - set(call.axes))
     scratch = []
     for grid, kind, number in spec["scratch"]:
         columns = math.prod(grid) if kind == "columns" else 1
@@ -75,13 +74,13 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
 
     def body(x_ref, *refs):
         done = [_Finish(finish) for finish in finishes]
-        options = {"axes": call.axes, "layers": layers, "finishes": done}
+        options = {"axes": _Axes(call, None), "layers": layers, "finishes": done}
         x_ref = _part_of_core(cores, x_ref) if spec["whole"] else x_ref
         refs = list(refs)
         o_ref = refs[len(weights)]
         if aside:
             refs[len(weights)] = refs.pop()
-        kernel(*call.coordinates(), x_ref, *refs, **options)
+        kernel(*_coordinates(call), x_ref, *refs, **options)
         if aside:
             o_ref[...] = refs[len(weights)][...]
 
@@ -90,7 +89,7 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
     shape = (*spec["o"], rows, cols)
     return pl.pallas_call(
         body,
-        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
+        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=_types(x)),
         in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape), *fars],
         out_specs=_rows_of_core(cores, shape),
         scratch_shapes=scratch + spec["semaphores"] + aside,
@@ -99,13 +98,3 @@ def _launch_chain(call, kernel, x, weights, spec, units, finishes):
         interpret=call.interpret,
         name=call.name,
     )(x, *weights)
-
-
-def _differentiable(call, forward, backward, x, weights, *rest):
-    """forward(call, x, weights, *rest), with the gradient that `backward` computes."""
-    apply = jax.custom_vjp(lambda x, weights: forward(call, x, weights, *rest))
-    apply.defvjp(
-        lambda x, weights: (apply(x, weights), (x, weights)),
-        lambda saved, ct: backward(call, *saved, ct, *rest),
-    )
-    return apply(x, weights)

@@ -4,6 +4,7 @@ Everything after the marker is copied into the module, behind what template_oper
 """
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -296,9 +297,9 @@ _ROWS_OF_CORE = 96
 
 
 def _spread(call, rows):
-    """Leaves it to one core where there are few rows, those of all shards together."""
-    if rows < call.device_cores * _ROWS_OF_CORE:
-        call.device_cores = 1
+    """The call, left to one core where there are few rows, those of all shards together."""
+    few = not call.portable and rows < call.device_cores * _ROWS_OF_CORE
+    return dataclasses.replace(call, device_cores=1) if few else call
 
 
 def _rows_of_core(cores, shape):

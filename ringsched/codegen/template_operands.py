@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ringsched.codegen.template_call import _types
+
 # ==== marker ====
 # What is multiplied, and what is done to sums. What follows is the same in every module
 # that multiplies.
@@ -21,6 +23,25 @@ def _dot(x, w, transposed=False):
     dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
     options = {"precision": precision, "preferred_element_type": wide}
     return lax.dot_general(x, w, dimensions, **options)
+
+
+def _wide(dtype):
+    """In which sums are added up."""
+    return jnp.dtype("float32" if jnp.issubdtype(dtype, jnp.floating) else "int32")
+
+
+def _pushed(function, primals, tangents):
+    """The tangents of a function's results; None: an operand has none."""
+    given = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+    def of_some(*some):
+        operands = list(primals)
+        for i, operand in zip(given, some, strict=True):
+            operands[i] = operand
+        return function(*operands)
+
+    some = tuple(primals[i] for i in given), tuple(tangents[i] for i in given)
+    return jax.jvp(of_some, *some)[1]
 
 
 def _joined(parts, axis):
@@ -74,11 +95,15 @@ def _shape_of(w, options):
     return w.shape[::-1] if options["transposed"] else w.shape
 
 
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+def _alike(call, operands, same=()):
+    """Operands with the type that differs wherever that of one of them does.
+
+    jax sums up their cotangents again. same: as well, but not over the ranks' axes.
+    """
+    axes = {axis for it in (*operands, *same) for axis in _types(it).varying}
+    others = tuple(sorted(axes - set(call.axes)))
+    operands = tuple(call.vary(it, (*call.axes, *others)) for it in operands)
+    return operands, tuple(call.vary(it, others) for it in same)
 
 
 _WIDE = jnp.dtype("float32")  # of sums in a gradient

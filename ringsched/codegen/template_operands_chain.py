@@ -3,9 +3,12 @@
 Everything after the marker is copied into the module, in front of what template_operands.py has.
 """
 
+import dataclasses
+
 import jax
 
-from ringsched.codegen.template_operands import _FACTORS, _check_factor, _epilogue
+from ringsched.codegen.template_call import _Rule
+from ringsched.codegen.template_operands import _FACTORS, _check_factor, _epilogue, _pushed
 
 # ==== marker ====
 # What a chain takes. What follows is the same in all modules of chains.
@@ -71,3 +74,29 @@ def _epilogues(name, given, known):
 
 def _finished(y, finish, dtype):
     return (y if finish is None else finish(y)).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chained(_Rule):
+    """All layers by one function, a kernel say, with the gradient of another."""
+
+    call: object
+    run: object
+    by_lax: object
+    rest: tuple
+
+    def function(self, x, *weights):
+        return (self.run(self.call, x, weights, *self.rest),)
+
+    def typed(self, results, operands):
+        """Where the activation is whole, it comes and goes with one type."""
+        return [y.update(manual_axis_type=operands[0].mat) for y in results]
+
+    def apart(self, x, *weights):
+        return (self.by_lax(x, weights, self.call.axes, *self.rest),)
+
+    def push(self, primals, tangents):
+        return _pushed(self.apart, primals, tangents)
+
+    def pull(self, primals, cotangents):
+        return jax.vjp(self.apart, *primals)[1](tuple(cotangents))

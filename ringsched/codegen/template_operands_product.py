@@ -3,20 +3,19 @@
 Everything after the marker is copied into the module, in front of what template_operands.py has.
 """
 
-import jax
 import jax.numpy as jnp
 
-from ringsched.codegen.template_operands import _FACTORS, _WIDE, _check_factor, _shape_of, _varying_with
+from ringsched.codegen.template_call import _types
+from ringsched.codegen.template_operands import _FACTORS, _WIDE, _check_factor, _shape_of
 
 # ==== marker ====
 # What a product takes. What follows is the same in every module of one.
 
 
-def _operands(call, x, w):
+def _operands(x, w):
     """x, and a tuple of the weight or of a gate and the weight."""
     weights = w if isinstance(w, (tuple, list)) else (w,)
-    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
+    return jnp.asarray(x), tuple(jnp.asarray(each) for each in weights)
 
 
 def _check_product(call, x, weights, options, **rule):
@@ -32,7 +31,7 @@ def _check_product(call, x, weights, options, **rule):
         want = "a weight, or a gate and a weight" if gates else "one weight"
         raise ValueError(f"{name} takes {want}, not {len(weights)}")
     shapes = [x.shape, *(w.shape for w in weights)]
-    if any(len(shape) != 2 for shape in shapes):
+    if x.ndim < 2 or any(w.ndim != 2 for w in weights):
         raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
     dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
     if len(set(dtypes)) > 1:
@@ -42,7 +41,8 @@ def _check_product(call, x, weights, options, **rule):
     if len(set(shapes[1:])) > 1:
         have = " and ".join(map(str, shapes[1:]))
         raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
-    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
+    *batch, rows, depth = x.shape
+    deep, cols = _shape_of(weights[0], options)
     if deep != deeper * depth:
         times = f"{deeper} * " if deeper > 1 else ""
         what = "columns, transposed" if options["transposed"] else "rows"
@@ -57,7 +57,7 @@ def _check_product(call, x, weights, options, **rule):
         have = repr(options["memory"])
         raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
     shares = [call.ranks if split == dimension else 1 for dimension in (0, 1)]
-    return wider * rows // shares[0], cols // shares[1]
+    return *batch, wider * rows // shares[0], cols // shares[1]
 
 
 def _result_dtype(x, scale, out_dtype):
@@ -75,9 +75,7 @@ def _extras(call, scale, bias, residual, shape, gated, same=False):
     found = {}
 
     def typed(name, it):
-        if not same:
-            return call.vary(it)
-        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
+        if same and call.check_vma and set(call.axes) & _types(it).varying:
             raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
         return it
 
@@ -86,8 +84,8 @@ def _extras(call, scale, bias, residual, shape, gated, same=False):
             continue
         both = given if isinstance(given, (tuple, list)) else (given,)
         have = [jnp.shape(each) for each in both]
-        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
-            want = f"{'two of ' if gated else ''}[{shape[1]}]"
+        if len(both) != 1 + gated or any(it != (shape[-1],) for it in have):
+            want = f"{'two of ' if gated else ''}[{shape[-1]}]"
             raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
         rows = [jnp.asarray(each, jnp.float32) for each in both]
         found[name] = typed(name, jnp.stack(rows))

@@ -12,6 +12,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ringsched.codegen.template import _Axes, _coordinates
+from ringsched.codegen.template_call import _types
 from ringsched.codegen.template_multiply import (
     _compiler_params,
     _Finish,
@@ -22,11 +24,10 @@ from ringsched.codegen.template_multiply import (
     _rows_of_core,
     _Weight,
 )
-from ringsched.codegen.template_operands import _WIDE, _dot
 from ringsched.codegen.template_plan import _Chip, _plan, _stream_buffers, _Work
 from ringsched.codegen.template_stream import _Streamed
 
-N = 4
+RANKS = 4
 
 # ==== marker ====
 # How a collective matmul is called. What follows is the same in every module of one.
@@ -39,9 +40,6 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
     Gives the units of the result, and of what was gathered, where that is kept.
     """
     cores, rows, (_, cols, dtype) = units.cores, units.rows, units.kinds["o"]
-    types = [jax.typeof(x).mat] * 2  # of the result, and of what was gathered
-    if spec["replicated"]:
-        types[0] = types[0].update(varying=types[0].varying - set(call.axes))
     transposed, gated = options["transposed"], len(weights) > 1
     work, sizes = _work(spec, units, weights, extras, options)
     chip = _Chip.of(call, units.kinds["x"][2])
@@ -57,7 +55,7 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
     operands += [(w, w_place, False) for w in weights]
     for name, it in extras.items():
         residual = name == "residual"
-        operands.append((call.vary(it), o_place if residual else near, residual))
+        operands.append((_like(x, it), o_place if residual else near, residual))
     results = [((*spec["o"], rows, cols), dtype, o_place)]
     scratch = []
     for grid, kind in spec["scratch"]:
@@ -96,9 +94,9 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
         if streams:
             buffers = dict(zip(own, refs, strict=True))
             multiply = _Streamed(plan, w_ref if plan.shared else None, buffers)
-        place = call.coordinates()
         refs = (x_ref, w_ref, o_ref, *gathered, *others)
-        kernel(*place, *refs, axes=call.axes, multiply=multiply, finish=done)
+        axes = _Axes(call, None)
+        kernel(*_coordinates(call), *refs, axes=axes, multiply=multiply, finish=done)
         for number, ref in aside.items():
             blocks[number][...] = ref[...]
 
@@ -108,8 +106,8 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
         return pl.BlockSpec(memory_space=place)
 
     shapes = [
-        jax.ShapeDtypeStruct(shape, each, manual_axis_type=varying)
-        for (shape, each, _), varying in zip(results, types, strict=False)
+        jax.ShapeDtypeStruct(shape, each, manual_axis_type=_types(x))
+        for shape, each, _ in results
     ]
     scratch_shapes = [*scratch, *spec["semaphores"], *asides.values(), *own.values()]
     result = pl.pallas_call(
@@ -124,6 +122,12 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
         name=call.name,
     )(*(it for it, *_ in operands))
     return result if options["keep"] else result[0]
+
+
+def _like(x, it):
+    """it with the type that differs wherever that of x does."""
+    missing = tuple(sorted(_types(x).varying - _types(it).varying))
+    return lax.pcast(it, missing, to="varying") if missing else it
 
 
 def _work(spec, units, weights, extras, options):
@@ -164,64 +168,7 @@ def _work(spec, units, weights, extras, options):
     return work, sizes
 
 
-def _differentiable(call, forward, backward, x, weights, extras, options):
-    """forward(call, x, weights, extras, options), with the gradient by `backward`."""
-
-    def result(x, weights, extras):
-        return forward(call, x, weights, extras, options)
-
-    def kept(x, weights, extras):
-        if not options["keep"]:
-            return result(x, weights, extras), (x, None, weights, extras)
-        y, whole = forward(call, x, weights, extras, options)
-        return y, (x, whole, weights, extras)
-
-    def apply(x, weights, extras):
-        y = result(x, weights, extras)
-        return y[0] if options["keep"] else y
-
-    apply = jax.custom_vjp(apply)
-    apply.defvjp(kept, lambda saved, ct: backward(call, *saved, ct, options))
-    return apply(x, weights, extras)
-
-
-def _plain(options, **changes):
-    """Options of a product without an epilogue, in 32 bits."""
-    plain = {"function": None, "out_dtype": _WIDE, "partial": _WIDE, "keep": False}
-    return {**options, **plain, **changes}
-
-
-def _before_epilogue(forward, call, x, weights, extras, ct, options):
-    """The cotangents of the sums of each weight, and of extras.
-
-    What the epilogue is applied to is computed once more, where that matters.
-    """
-    ct = ct.astype(_WIDE)
-    if options["function"] is None and len(weights) == 1 and not extras:
-        return [ct], {}
-    again = _plain(options)
-    ys = tuple(forward(call, x, (w,), {}, again) for w in weights)
-    finish = _Finish(options["function"], len(weights) > 1)
-
-    def epilogue(ys, extras):
-        return finish.of(**extras)(jnp.concatenate(ys, axis=1))
-
-    return jax.vjp(epilogue, ys, extras)[1](ct)
-
-
-def _turned(options, **changes):
-    """Options of a product by the transposed weight, which has other columns."""
-    turned = not options["transposed"]
-    return _plain(options, transposed=turned, tile=None, **changes)
-
-
-def _weight_gradient(x, ct, w, options):
-    """That of a weight of this shape, which x was multiplied by."""
-    product = _dot(ct.T, x) if options["transposed"] else _dot(x.T, ct)
-    return product.astype(w.dtype)
-
-
-def _cut(extras, units, spec, pack):
+def _extras_in_units(extras, units, spec, pack):
     """Scale, bias and residual in units of the result; `pack` does it for the latter."""
     grid = spec["o"] if spec["by_columns"] else ()
     found = {}
@@ -236,13 +183,13 @@ def _cut(extras, units, spec, pack):
 
 
 def _whole(call, gathered, own, count):
-    """The shards of all ranks [N, …], of units that have arrived and this rank's own."""
-    shards = gathered.reshape(N, count, *gathered.shape[-2:])
+    """The shards of all ranks [RANKS, …], of units that have arrived and this rank's own."""
+    shards = gathered.reshape(RANKS, count, *gathered.shape[-2:])
     own = own.reshape(shards.shape[1:])
-    return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
+    return lax.dynamic_update_index_in_dim(shards, own, call.place.index, 0)
 
 
 def _side_by_side(whole, m, k):
-    """Shards of features [N, parts, rows, depth] as [m, N * k]."""
+    """Shards of features [RANKS, parts, rows, depth] as [m, RANKS * k]."""
     whole = jnp.moveaxis(whole, 2, 0)
-    return whole.reshape(whole.shape[0], N, -1)[:m, :, :k].reshape(m, N * k)
+    return whole.reshape(whole.shape[0], RANKS, -1)[:m, :, :k].reshape(m, RANKS * k)

@@ -22,6 +22,7 @@ from ringsched.xla.exchange import Exchange, Loop, Message, Own, Round, Shift, S
 from ringsched.xla.products import first_products, interleaved, own_chunks
 from ringsched.xla.rounds import rounds
 from ringsched.xla.shifts import Turn, shift_of, substituted
+from ringsched.xla.constants import named_sides
 from ringsched.xla.words import RESERVED
 
 
@@ -36,7 +37,12 @@ class _Run:
 def exchange_of(flat: FlatSchedule, parameters: Collection[str] | None = None) -> Exchange:
     """The Exchange of a schedule whose data flow is right. parameters: that may be named; None: all."""
     resolver = Resolver(flat)
-    named = tuple(name for name in flat.env if name not in RESERVED and (parameters is None or name in parameters))
+    sides = named_sides(flat.topology)
+    named = tuple(
+        name
+        for name, value in flat.env.items()
+        if name not in RESERVED and sides.get(name, value) == value and (parameters is None or name in parameters)
+    )
     numbered = [_turns(flat.steps[number], list(resolver.step(number))) for number in range(len(flat.steps))]
     steps = [step for step in numbered if step]
     compute = flat.schedule.compute

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ringsched.codegen.lines import WIDTH, call, comment
+from ringsched.lines import WIDTH, call, comment
 from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
 from ringsched.lower.lanes import untwisted
 from ringsched.schedule.notation import show_chunk, show_range, show_rank
@@ -38,9 +38,9 @@ class Steps:
         coordinates = self.exchange.flat.topology.coordinates
         prelude = []
         if "r" in self.translator.used:
-            prelude.append("    r = lax.axis_index(axes)")
+            prelude.append("    r = axes.index")
         if "r" not in coordinates and self.translator.used & set(coordinates):
-            prelude.append(f"    {', '.join(coordinates)} = _coordinates(axes)")
+            prelude.append(f"    {', '.join(coordinates)} = axes.coordinates")
         for arguments, name in self.names.items():
             prelude += call(f"{name} = _pairs(", arguments, 4)
         result = "held, out" if self.moment == "on arrival" else "held"
@@ -184,7 +184,9 @@ class _Writer:
         if not shift.arrived:
             if multiplied == "before sending":
                 arrived = f"terms.plus({arrived})[...]"
-            yield f"{self.pad}held = {'held + ' if adds and multiplied is None else ''}{arrived}"
+            if adds and multiplied is None:
+                arrived = f"axes.combined(held.at[...], {arrived})"
+            yield f"{self.pad}held = {arrived}"
             if multiplied == "on arrival":
                 yield f"{self.pad}out = out.plus({arrived})[...]"
             return
@@ -196,7 +198,10 @@ class _Writer:
             sums = f"terms.plus({arrived})[{place}]"
             yield from call(f"held = held.at[{place}].set(", [sums, *options], self.indent)
             return
-        yield from call(f"held = held.at[{place}].{'add' if adds else 'set'}(", [arrived, *options], self.indent)
+        if adds:
+            yield from call("held = axes.combined(", [f"held.at[{place}]", arrived, *options], self.indent)
+        else:
+            yield from call(f"held = held.at[{place}].set(", [arrived, *options], self.indent)
         if multiplied == "on arrival":
             yield f"{self.pad}out = out.plus({arrived})[{place}]"
 
@@ -317,7 +322,9 @@ class _Writer:
         yield f"{self.pad}]"
         arguments = ["held", "axes", f"routes{suffix}", *self._travelling]
         yield from call(f"{arrived}, place{suffix} = _carried(", arguments, self.indent)
-        self.stores.append(f"{self.pad}held = _{'added' if round_.adds else 'stored'}(held, place{suffix}, {arrived})")
+        place = f"place{suffix}, {arrived}"
+        stored = f"_combined(held, axes, {place})" if round_.adds else f"_stored(held, {place})"
+        self.stores.append(f"{self.pad}held = {stored}")
 
     def _route(self, route: Route) -> Iterator[str]:
         """`(0, 1, [3, 4]),`"""

@@ -33,33 +33,25 @@ def _rank(place):
     return number
 
 
-def _coordinates(axes):
-    """The place of this rank."""
-    rank, place = lax.axis_index(axes), []
-    for side in reversed(SIDES):
-        place.insert(0, rank % side)
-        rank = rank // side
-    return place
-
-
 def _permute(x, axes, pairs, dtype=None):
     """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
 
     dtype: as which x travels; None: as it is.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
+    ordered = tuple(axis for axis in mesh.axis_names if axis in axes.axes)
 
-    def device(rank):
+    def device(index):
         place = {}
-        for axis in reversed(axes):
-            rank, place[axis] = divmod(rank, mesh.shape[axis])
+        for axis in reversed(axes.axes):
+            index, place[axis] = divmod(index, mesh.shape[axis])
         number = 0
         for axis in ordered:
             number = number * mesh.shape[axis] + place[axis]
         return number
 
-    pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
+    groups = axes.groups or [range(RANKS)]
+    pairs = [(device(group[a]), device(group[b])) for group in groups for a, b in pairs]
     arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
     return arrived.astype(x.dtype)
 
@@ -68,7 +60,7 @@ def _only(pairs, axes, index):
     """The index at ranks that receive; at the others one beyond the end, to be dropped."""
     receivers = {receiver for _, receiver in pairs}
     receives = jnp.array([rank in receivers for rank in range(RANKS)])
-    return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
+    return jnp.where(receives[axes.index], index, math.prod(CHUNKS))
 
 
 def _carried(held, axes, routes, dtype=None):
@@ -82,7 +74,7 @@ def _carried(held, axes, routes, dtype=None):
     for sender, receiver, chunks in routes:
         sent[sender][: len(chunks)] = chunks
         received[receiver][: len(chunks)] = chunks
-    r = lax.axis_index(axes)
+    r = axes.index
     # Beyond the end there is nothing to send, and what is stored there is dropped.
     chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
     pairs = [(sender, receiver) for sender, receiver, _ in routes]
@@ -93,8 +85,9 @@ def _stored(held, place, arrived):
     return _flat(held).at[place].set(arrived, mode="drop").reshape(held.shape)
 
 
-def _added(held, place, arrived):
-    return _flat(held).at[place].add(arrived, mode="drop").reshape(held.shape)
+def _combined(held, axes, place, arrived):
+    held_flat = axes.combined(_flat(held).at[place], arrived, mode="drop")
+    return held_flat.reshape(held.shape)
 
 
 def _flat(held):
@@ -102,56 +95,44 @@ def _flat(held):
     return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
 
 
-# How a collective is called.
+# A collective without a kernel.
 
 
-def _axes(name, axis_name):
-    """The mesh axes, as a tuple. Raises ValueError where they are not the ranks."""
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    mesh = jax.sharding.get_abstract_mesh()
-    missing = [axis for axis in axes if axis not in mesh.manual_axes]
-    if missing:
-        axis = missing[0]
-        raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-    sizes = tuple(mesh.shape[axis] for axis in axes)
-    if math.prod(sizes) != RANKS or (len(sizes) == len(SIDES) and sizes != SIDES):
-        want = " × ".join(map(str, SIDES))
-        have = " × ".join(map(str, sizes))
-        where = f"mesh axis {axis_name!r} has {have}"
-        raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-    return axes
-
-
-def _vary(x, axes):
-    """x with the type that differs from rank to rank, which collectives take."""
-    types = jax.typeof(lax.axis_index(axes)).mat.varying - jax.typeof(x).mat.varying
-    return lax.pcast(x, tuple(sorted(types)), to="varying") if types else x
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % RANKS if tiled else shape[axis] != RANKS:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {RANKS}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., RANKS * size, ...] → [RANKS, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], RANKS, x.shape[axis] // RANKS, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[RANKS, ..., size, ...] → [..., RANKS * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], RANKS * x.shape[axis + 1], *x.shape[axis + 2 :])
+def _exchanged(call, collective, shards):
+    """[n, …] → [m, …]: from one shard for each rank, or one, to likewise."""
+    axes, kind, shape = call.place, collective.kind, shards.shape[1:]
+    place = axes.index if collective.group == 1 else tuple(axes.coordinates)
+    match kind:
+        case "all_gather" | "gather" | "permute":
+            held = _placed(_cut(shards, CHUNKS[collective.group :]), place)
+        case "all_to_all":
+            sides = (RANKS,) if collective.group == 1 else SIDES
+            grid = (*sides, *CHUNKS[2 * collective.group :])
+            held = _placed(_cut(shards, grid, RANKS), place)
+        case "reduce_scatter" | "scatter":
+            held = _cut(shards, CHUNKS, RANKS)
+        case _:
+            held = _cut(shards, CHUNKS)
+    at_root = axes.index == collective.root
+    if kind in ("scatter", "broadcast"):
+        held = jnp.where(at_root, held, jnp.zeros_like(held))
+    held = collective.transfers(held, axes)
+    if kind in ("gather", "reduce"):
+        held = jnp.where(at_root, held, jnp.zeros_like(held))
+    match kind:
+        case "all_gather" | "gather":
+            return _uncut(held, (RANKS, *shape), RANKS)
+        case "reduce_scatter" | "scatter":
+            return _uncut(held[place], shape)[None]
+        case "all_to_all":
+            own = (place,) if collective.group == 1 else place
+            every = (slice(None),) * collective.group
+            return _uncut(held[every + own], shards.shape, RANKS)
+        case "permute":
+            source = jnp.array(collective.sources)[axes.index]
+            return _uncut(held.reshape(RANKS, -1)[source], shape)[None]
+        case _:
+            return _uncut(held, shape)[None]
 
 
 def _cut(x, grid, n=1):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ringsched.codegen.template_operands import _dot
 from ringsched.xla.template import CHUNKS, PARTS, RANKS, _placed
-from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _own_place, _unblocked, _wide
+from ringsched.xla.template_product import _in_blocks, _by_rows, _At, _own_place, _unblocked, _wide
 
 ALONG = 0
 
@@ -33,7 +33,7 @@ class _Gathered:
             values = [_with(y, w, chunks, index) for w, y in pairs]
             return _Gathered(self.weights, values)
 
-        return _Indexed(at)
+        return _At(at)
 
 
 def _with(y, w, chunks, index):
@@ -48,14 +48,14 @@ def _with(y, w, chunks, index):
 def _gathered_products(transfers, call, x, weights):
     """The gathered x times each weight, in 32 bits."""
     (rows, _), wide = x.shape, _wide(x.dtype)
-    held = _own_placed(x, call.axes)
+    held = _own_placed(x, call.place)
     if ALONG == 0:
         shapes = [(*CHUNKS, held.shape[-2], w.shape[1]) for w in weights]
     else:
         shapes = [(rows, w.shape[1]) for w in weights]
-        weights = [_blocks(w, 0, CHUNKS, RANKS) for w in weights]
-    values = [call.vary(jnp.zeros(shape, wide)) for shape in shapes]
-    _, out = transfers(held, call.axes, _Gathered(weights, values))
+        weights = [_in_blocks(w, 0, CHUNKS, RANKS) for w in weights]
+    values = [jnp.zeros_like(x, wide, shape=shape) for shape in shapes]
+    _, out = transfers(held, call.place, _Gathered(weights, values))
     if ALONG == 0:
         return [_unblocked(y, 0, rows, RANKS) for y in out.values]
     return out.values
@@ -63,4 +63,4 @@ def _gathered_products(transfers, call, x, weights):
 
 def _own_placed(x, axes):
     """This rank's chunks, and places for those of others."""
-    return _placed(_blocks(x, ALONG, PARTS), _own_place(axes), 2)
+    return _placed(_in_blocks(x, ALONG, PARTS), _own_place(axes), 2)

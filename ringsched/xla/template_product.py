@@ -18,25 +18,12 @@ GROUP = 1
 # How chunks are multiplied. What follows is the same in every module that multiplies.
 
 
-class _Call:
-    """One call over mesh axes."""
-
-    tpu = None  # whose matrix units would not take every dtype
-
-    def __init__(self, name, axis_name):
-        self.name, self.axes, self.ranks = name, _axes(name, axis_name), RANKS
-        self.check_vma = bool(jax.typeof(lax.axis_index(self.axes)).mat.varying)
-
-    def vary(self, x):
-        return _vary(x, self.axes)
-
-
 def _own_place(axes):
     """Where this rank's chunks are."""
-    return lax.axis_index(axes) if GROUP == 1 else tuple(_coordinates(axes))
+    return axes.index if GROUP == 1 else tuple(axes.coordinates)
 
 
-def _blocks(x, axis, grid, n=1):
+def _in_blocks(x, axis, grid, n=1):
     """x [rows, cols], n shards along an axis, as padded parts of them [*grid, …, …]."""
     parts, size = math.prod(grid) // n, x.shape[axis] // n
     unit = -(-size // parts)
@@ -50,7 +37,7 @@ def _blocks(x, axis, grid, n=1):
 
 
 def _unblocked(x, axis, size, n=1):
-    """Blocks [*grid, rows, cols] as n shards of this size along an axis: undoes `_blocks`."""
+    """Blocks [*grid, rows, cols] as n shards of this size along an axis: undoes `_in_blocks`."""
     x = jnp.moveaxis(x.reshape(-1, *x.shape[-2:]), 0, axis)
     x = x.reshape(*x.shape[:axis], n, -1, *x.shape[axis + 2 :])
     x = lax.slice_in_dim(x, 0, size, axis=axis + 1)
@@ -63,12 +50,7 @@ def _by_rows(x, w):
     return y.reshape(*x.shape[:-1], w.shape[-1])
 
 
-def _wide(dtype):
-    """In which sums are added up."""
-    return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
-
-
-class _Indexed:
+class _At:
     """thing[index] is get(index)."""
 
     def __init__(self, get):

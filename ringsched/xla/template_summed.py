@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ringsched.codegen.template_operands import _dot
 from ringsched.xla.template import CHUNKS, RANKS
-from ringsched.xla.template_product import _blocks, _by_rows, _Indexed, _own_place, _unblocked, _wide
+from ringsched.xla.template_product import _in_blocks, _by_rows, _At, _own_place, _unblocked, _wide
 
 ALONG = 0
 SHARES = RANKS
@@ -38,7 +38,7 @@ class _Terms:
             y = arrived.astype(wide) + self._sum(index).astype(wide)
             return y.astype(self.dtype)
 
-        return _Indexed(at)
+        return _At(at)
 
     def _sum(self, index):
         if ALONG == 0:
@@ -52,14 +52,14 @@ def _summed_products(transfers, call, x, w, partial):
     """This rank's share of the sum of x @ w."""
     size = (x.shape[0], w.shape[1])[ALONG] // SHARES
     if ALONG == 0:
-        x = _blocks(x, 0, CHUNKS, SHARES)
+        x = _in_blocks(x, 0, CHUNKS, SHARES)
     else:
-        w = _blocks(w, 1, CHUNKS, SHARES)
+        w = _in_blocks(w, 1, CHUNKS, SHARES)
     # A sum that all ranks have is rounded as it travels, so that it is the same at all.
     dtype = _wide(partial) if SHARES > 1 else partial
     chunk = (x.shape[-2], w.shape[-1])
-    held = call.vary(jnp.zeros((*CHUNKS, *chunk), dtype))
-    held = transfers(held, call.axes, _Terms(x, w, dtype, partial))
+    held = jnp.zeros_like(x, dtype, shape=(*CHUNKS, *chunk))
+    held = transfers(held, call.place, _Terms(x, w, dtype, partial))
     if SHARES > 1:
-        held = held[_own_place(call.axes)]
+        held = held[_own_place(call.place)]
     return _unblocked(held, ALONG, size)

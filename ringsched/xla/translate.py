@@ -26,7 +26,7 @@ from ringsched.expr import (
     names,
     show,
 )
-from ringsched.xla.words import RESERVED
+from ringsched.xla.words import RESERVED, SIDE_NAMES
 
 INT32 = 2**31
 Table = tuple[tuple[int, ...], tuple[int, ...]]  # values, row-major, and the sizes of the dimensions
@@ -132,7 +132,7 @@ class Translator:
     def _entry(self, expr: Lookup, kinds: tuple[type, ...]) -> str:
         """`jnp.array(X0)[s]`; `x0` is the schedule's name of the table."""
         name = expr.name.upper()
-        taken = {*self.tables.values(), *self.env, *RESERVED}
+        taken = {*self.tables.values(), *self.env, *RESERVED, *SIDE_NAMES, "N"}
         while name in taken:
             name += "_"
         name = self.tables.setdefault((expr.table, (len(expr.table),)), name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import keyword
 
+SIDE_NAMES = ("X", "Y", "Z")  # of a topology, as kernels call them; N: of a ring
+
 RESERVED = frozenset(
     {
         *keyword.kwlist,

@@ -71,16 +71,15 @@ def listed(key: str, rows: list[str]) -> Iterator[str]:
     yield "    ],"
 
 
-def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str, imports: str) -> list[str]:
-    """The start of a module: its docstring, of which `facts` are a table, and its imports."""
+def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
+    """The docstring of a module, of which `facts` are a table."""
     lines: list[str] = ['"""' + heading, ""]
     width = max(len(key) for key, _ in facts)
     for key, value in facts:
         first, *rest = paragraph(value) if len(value) > 60 else [value]
         lines.append(f"{key:<{width}}  {first}")
         lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    lines += ["", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
-    return [*lines, *imports.splitlines(), ""]
+    return [*lines, "", f'Inside jax.shard_map: y = {name}({operands}, "i")', '"""', ""]
 
 
 def spaced(lines: list[str]) -> str:
@@ -101,9 +100,3 @@ def spaced(lines: list[str]) -> str:
             continue
         kept.append("")
     return "\n".join(kept) + "\n"
-
-
-def fixed_part(name: str, package: str = "ringsched.codegen") -> str:
-    """The text of a template of this package after its marker."""
-    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
-    return text.split("# ==== marker ====\n", 1)[1]

@@ -1,0 +1,145 @@
+"""The own part of a module and the files of its fixed part → its text: what can be reached, and the imports for that.
+
+A file of the fixed part is a module of its own, so that it is formatted, checked and read like other code; what comes
+after its marker is copied, but for the definitions that nothing in this module uses.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.resources
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+MARKER = "# ==== marker ====\n"
+
+# In the order in which a formatter has them. The names that a line brings, and the line.
+_IMPORTS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("copy",), "import copy"),
+    (("dataclasses",), "import dataclasses"),
+    (("functools",), "import functools"),
+    (("itertools",), "import itertools"),
+    (("logging",), "import logging"),
+    (("math",), "import math"),
+    (("operator",), "import operator"),
+    (("os",), "import os"),
+    (("zlib",), "import zlib"),
+    (("Callable", "Hashable", "Sequence"), "from collections.abc import "),
+    (("Any",), "from typing import "),
+    ((), ""),
+    (("jax",), "import jax"),
+    (("jnp",), "import jax.numpy as jnp"),
+    (("lax",), "from jax import lax"),
+    (("pl",), "from jax.experimental import pallas as pl"),
+    (("pltpu",), "from jax.experimental.pallas import tpu as pltpu"),
+    (("Primitive", "jaxpr_as_fun"), "from jax.extend.core import "),
+    (("ad", "batching", "mlir"), "from jax.interpreters import "),
+    (("NamedSharding",), "from jax.sharding import NamedSharding"),
+    (("P",), "from jax.sharding import PartitionSpec as P"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """A statement of the fixed part, with what stands before it. `brings`: names; none: it is there for its effect."""
+
+    text: str
+    brings: frozenset[str]
+    uses: frozenset[str]
+
+
+def module_of(docstring: Sequence[str], own: str, fixed: Iterable[tuple[str, str]]) -> str:
+    """fixed: packages and names of files, in their order in the module."""
+    text = _reachable(own, [_fixed_part(*file) for file in fixed])
+    body = f"{own}\n\n{text}"
+    used = _used(ast.parse(body))
+    return "\n".join([*docstring, *_imports(used), "", body])
+
+
+def _imports(used: frozenset[str]) -> Iterator[str]:
+    for names, line in _IMPORTS:
+        some = [name for name in names if name in used]
+        if not names:
+            yield ""
+        elif some:
+            yield line + ", ".join(some) if line.endswith("import ") else line
+
+
+def _fixed_part(package: str, name: str) -> str:
+    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return text.split(MARKER, 1)[1]
+
+
+def _reachable(own: str, parts: Sequence[str]) -> str:
+    """Of the parts, what the own part uses, and what that uses."""
+    sections = [section for part in parts for section in _sections(part)]
+    pieces = [piece for _, some in sections for piece in some]
+    known = frozenset().union(*(piece.brings for piece in pieces))
+    wanted = set(_used(ast.parse(own)) & known)
+    kept: set[int] = set()
+    while True:
+        more = [
+            number
+            for number, piece in enumerate(pieces)
+            if number not in kept and (piece.brings & wanted or (not piece.brings and piece.uses & wanted))
+        ]
+        if not more:
+            break
+        kept.update(more)
+        for number in more:
+            wanted |= (pieces[number].uses & known) | pieces[number].brings
+    numbers = itertools.count()
+    lines: list[str] = []
+    for title, some in sections:
+        texts = [piece.text for piece in some if next(numbers) in kept]
+        if texts:
+            lines.append(title + "".join(texts))
+    return _apart("".join(lines))
+
+
+def _apart(text: str) -> str:
+    """At most two blank lines in a row, and none at either end."""
+    while "\n\n\n\n" in text:
+        text = text.replace("\n\n\n\n", "\n\n\n")
+    return text.strip("\n") + "\n"
+
+
+def _sections(part: str) -> Iterator[tuple[str, list[_Piece]]]:
+    """Comments that stand alone, with the statements up to the next one."""
+    lines = part.splitlines(keepends=True)
+    title, pieces, end = "", list[_Piece](), 0
+    for node in ast.parse(part).body:
+        start = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]) - 1
+        before = "".join(lines[end:start])
+        comment = before.strip("\n")
+        alone = bool(comment) and before.endswith("\n\n")
+        if alone:
+            if pieces:
+                yield title, pieces
+            title, pieces, before = f"\n\n\n{comment}\n\n\n" if title or pieces else f"{comment}\n\n\n", [], ""
+        end = node.end_lineno or node.lineno
+        pieces.append(_Piece(text=before + "".join(lines[start:end]), brings=_brought(node), uses=_used(node)))
+    yield title, pieces
+
+
+def _brought(node: ast.stmt) -> frozenset[str]:
+    match node:
+        case ast.FunctionDef(name=name, decorator_list=decorators):
+            # A decorator that is an attribute of something here registers the function there.
+            here = [d for d in decorators if isinstance(d, ast.Attribute) and _is_private(d.value)]
+            return frozenset() if here else frozenset({name})
+        case ast.ClassDef(name=name):
+            return frozenset({name})
+        case ast.Assign(targets=targets):
+            return frozenset(t.id for t in targets if isinstance(t, ast.Name))
+        case _:
+            return frozenset()
+
+
+def _is_private(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id.startswith("_")
+
+
+def _used(node: ast.AST) -> frozenset[str]:
+    return frozenset(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
