@@ -5,7 +5,6 @@ A call that does not fit its line has one argument a line and a trailing comma: 
 
 from __future__ import annotations
 
-import importlib.resources
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -79,7 +78,7 @@ def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str)
         first, *rest = paragraph(value) if len(value) > 60 else [value]
         lines.append(f"{key:<{width}}  {first}")
         lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    return [*lines, "", f'Inside jax.shard_map: y = {name}({operands}, "i")', '"""', ""]
+    return [*lines, "", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
 
 
 def spaced(lines: list[str]) -> str:

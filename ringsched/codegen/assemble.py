@@ -117,7 +117,7 @@ def _sections(part: str) -> Iterator[tuple[str, list[_Piece]]]:
         if alone:
             if pieces:
                 yield title, pieces
-            title, pieces, before = f"\n\n\n{comment}\n\n\n" if title or pieces else f"{comment}\n\n\n", [], ""
+            title, pieces, before = f"\n\n\n{comment}\n\n\n", [], ""
         end = node.end_lineno or node.lineno
         pieces.append(_Piece(text=before + "".join(lines[start:end]), brings=_brought(node), uses=_used(node)))
     yield title, pieces

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringsched.codegen.kernel import Unit
-from ringsched.lines import call, listed, paragraph
 from ringsched.codegen.multiply import CORES_TEXT
 from ringsched.codegen.shapes import AXIS_NAME, INTERPRET, KERNEL_OPTIONS
 from ringsched.collectives import Promise
+from ringsched.lines import call, listed, paragraph
 from ringsched.lower.chain import LAST, activation, finishing
 from ringsched.lower.streams import fetched, weight
 from ringsched.program.program import Buffer, Program
@@ -120,7 +120,10 @@ class Texts:
         run = "_whole_layers" if self.whole else "_layers"
         lines += [*self.options(), "    rest = (finishes, out_dtype, partial)"]
         if self.kernel:
-            lines += ["    if not call.portable:", "        return _Chained(call, _forward, _by_lax, rest)(x, *weights)[0]"]
+            lines += [
+                "    if not call.portable:",
+                "        return _Chained(call, _forward, _by_lax, rest)(x, *weights)[0]",
+            ]
         if self.whole:
             return [*lines, f"    return _Chained(call, {run}, _by_lax, rest)(x, *weights)[0]"]
         return [*lines, f"    return {run}(call, x, tuple(weights), *rest)"]
@@ -328,7 +331,10 @@ class Texts:
             case False, True:
                 return ["return y.reshape(COUNT * rows, cols)[:m, :width_0]"]
             case True, True:
-                return ["y = y.reshape(RANKS, COUNT * rows, cols)[:, :m, :width_0]", "return y.reshape(RANKS * m, width_0)"]
+                return [
+                    "y = y.reshape(RANKS, COUNT * rows, cols)[:, :m, :width_0]",
+                    "return y.reshape(RANKS * m, width_0)",
+                ]
             case False, False:
                 return [
                     "y = jnp.moveaxis(y.reshape(COUNT, rows, cols), 0, 1)",

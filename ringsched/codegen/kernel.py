@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ringsched.codegen.fuse import Product, fuse
-from ringsched.lines import WIDTH, call, comment, paragraph
 from ringsched.expr import Binary, Compare, Expr, Extremum, Int, Lookup, Neg, Var, binary, names
+from ringsched.lines import WIDTH, call, comment, paragraph
 from ringsched.lower.lanes import flat_rank
 from ringsched.program.program import (
     BARRIER,

@@ -215,7 +215,12 @@ def _product_kernel(product: Product, kernel: Kernel, names: tuple[str, str, str
     lines += [*_synchronisation(kernel.program), "}"]
     units = product.units(kernel.program)
     arguments = Arguments()
-    return [*lines, "", "", *kernel_lines(kernel.program, body, _doc(kernel), units=units, arguments=arguments, debug=debug)]
+    return [
+        *lines,
+        "",
+        "",
+        *kernel_lines(kernel.program, body, _doc(kernel), units=units, arguments=arguments, debug=debug),
+    ]
 
 
 def _doc(kernel: Kernel) -> str:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from ringsched.codegen.kernel import Unit, product_groups
 from ringsched.codegen.shapes import AXIS_NAME, INTERPRET, KERNEL_OPTIONS
-from ringsched.lines import call, listed, paragraph
 from ringsched.collectives import Promise
+from ringsched.lines import call, listed, paragraph
 from ringsched.program.program import Instruction, Loop, Peer, Program, Send, When
 from ringsched.schedule.schedule import Multiply
 
@@ -258,7 +258,8 @@ class Product:
                 'if options["keep"]:',
                 "    y, gathered = y",
                 f"    whole = _whole(call, gathered, x, {parts})",
-                "    return unpack(y), " + self._whole(),
+                f"    whole = {self._whole()}",
+                "    return unpack(y), whole",
             ]
         body.append("return unpack(y)")
         head = f"def {function}(call, x, weights, extras, options):"

@@ -36,7 +36,7 @@ class _Axes:
     def __init__(self, call, members):
         self.names, self.members = call.axes, members
         others = [axis for axis in call.mesh.axis_names if axis not in call.axes]
-        self.others = {axis: _plain_index(call, lax.axis_index(axis)) for axis in others}
+        self.others = {axis: _own_index(call, axis) for axis in others}
 
 
 def _device(axes, *rank):
@@ -236,8 +236,10 @@ class _KernelCall(_Call):
         platform = jax.default_backend() if device is None else device.platform
         if interpret is None and platform != "tpu":
             return call
+        if interpret is True:
+            interpret = pltpu.InterpretParams()
         changes = {"collective_id": collective_id, "cores": cores, "portable": False}
-        changes["interpret"] = pltpu.InterpretParams() if interpret is True else interpret or False
+        changes["interpret"] = interpret or False
         manual = call.mesh.manual_axes
         automatic = [axis for axis in call.mesh.axis_names if axis not in manual]
         if automatic:
@@ -248,7 +250,10 @@ class _KernelCall(_Call):
             _check_interpreter(name, call.mesh.size)
         elif platform == "tpu":
             chip = pltpu.get_tpu_info()
-            changes |= {"vmem_bytes": chip.vmem_capacity_bytes, "device_cores": chip.num_cores}
+            changes |= {
+                "vmem_bytes": chip.vmem_capacity_bytes,
+                "device_cores": chip.num_cores,
+            }
         return dataclasses.replace(call, **changes)
 
     @property
@@ -279,9 +284,14 @@ class _Kernel:
     def __call__(self, call, shards, adds):
         """[n, …] → [m, …]: from one shard for each rank, or one, to likewise."""
         wire = _to_wire(call, shards, adds)
-        kernel = functools.partial(self.function, add=_adder(call.reduction)) if adds else self.function
+        kernel = self.function
+        if adds:
+            kernel = functools.partial(kernel, add=_adder(call.reduction))
         chunks = _launch(call, kernel, _pack(wire, self.spec["operand"]), self.spec)
-        grid, parts = self.spec["result"], math.prod(self.spec["operand"]) // shards.shape[0]
+        grid, parts = (
+            self.spec["result"],
+            math.prod(self.spec["operand"]) // shards.shape[0],
+        )
         results = _unpack(chunks, (math.prod(grid) // parts, *wire.shape[1:]))
         return _from_wire(results, shards.dtype)
 
@@ -345,7 +355,7 @@ def _coordinates(call, members=None):
     """Where the device that runs the kernel is among the ranks."""
     if members is not None:
         return _place_of(members[0])
-    place = [_plain_index(call, lax.axis_index(axis)) for axis in call.axes]
+    place = [_own_index(call, axis) for axis in call.axes]
     if len(place) == len(SIDES):
         return place
     rank = 0
@@ -354,11 +364,13 @@ def _coordinates(call, members=None):
     return _place_of(rank)
 
 
-def _plain_index(call, index):
-    """The interpreter refuses sums of an index that has the type "varying".
+def _own_index(call, axis):
+    """Where this device is along a mesh axis.
 
-    What is read from memory has no such type.
+    The interpreter refuses sums of an index that has the type "varying". What is read
+    from memory has no such type.
     """
+    index = lax.axis_index(axis)
     if not (call.interpret and call.check_vma):
         return index
 
@@ -399,7 +411,8 @@ def _pack(x, grid):
 def _unpack(chunks, shape):
     """[*grid, rows, cols] → [n, ...] of this shape: undoes `_pack`."""
     n, size = shape[0], math.prod(shape[1:])
-    return chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
+    padded = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))
+    return padded[:, :size].reshape(shape)
 
 
 def _to_wire(call, x, adds):
@@ -409,11 +422,14 @@ def _to_wire(call, x, adds):
         return _to_wire(call, jnp.stack([x.real, x.imag], axis=1), adds)
     if dtype.itemsize > 4:
         if adds:
-            raise TypeError(f"the kernel of {call.name} does not add {dtype}, of 64 bits")
+            name = call.name
+            raise TypeError(f"the kernel of {name} does not add {dtype}, of 64 bits")
         return lax.bitcast_convert_type(x, jnp.uint32)
+    if dtype == jnp.float16 and adds:
+        return x.astype(jnp.float32)
     if dtype == jnp.float16:
-        return x.astype(jnp.float32) if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if dtype == bool:
+        return lax.bitcast_convert_type(x, jnp.uint16)
+    if dtype == jnp.bool_:
         return x.astype(jnp.int32 if adds else jnp.uint8)
     if jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8:
         return x.astype(jnp.int8)
@@ -425,8 +441,8 @@ def _to_wire(call, x, adds):
 def _from_wire(x, dtype):
     """Undoes `_to_wire`."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        real = jnp.float64 if dtype.itemsize > 8 else jnp.float32
-        return lax.complex(*(_from_wire(x[:, part], jnp.dtype(real)) for part in (0, 1)))
+        real = jnp.dtype("float64" if dtype.itemsize > 8 else "float32")
+        return lax.complex(_from_wire(x[:, 0], real), _from_wire(x[:, 1], real))
     if dtype.itemsize > 4 or (dtype == jnp.float16 and x.dtype == jnp.uint16):
         return lax.bitcast_convert_type(x, dtype)
     return x.astype(dtype)
@@ -458,7 +474,8 @@ if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
 
 def _check_interpreter(name, devices):
     if jax.process_count() > 1:
-        have = f"{jax.process_count()} processes, which would wait for each other for ever"
+        processes = jax.process_count()
+        have = f"{processes} processes, which would wait for each other for ever"
         raise RuntimeError(f"the kernel of {name} cannot be interpreted in {have}")
     threads = int(os.environ.get("NPROC", _cpus()))
     threads = max(threads, jax.local_device_count("cpu"))

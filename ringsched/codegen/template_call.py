@@ -159,7 +159,8 @@ class _Rule:
 
     def __call__(self, *operands):
         avals = tuple(map(jax.typeof, operands))
-        return _call_p.bind(*operands, jaxpr=_traced(self, avals, _settings()), rule=self)
+        jaxpr = _traced(self, avals, _settings())
+        return _call_p.bind(*operands, jaxpr=jaxpr, rule=self)
 
     def inner(self, aval):
         """The type of an operand in the function."""
@@ -178,8 +179,7 @@ class _Rule:
         return results, _Tangent(self, known)(*primals, *some)
 
     def batch(self, operands, dimensions):
-        size = _size_of_batch(operands, dimensions)
-        operands = [_batched(*pair, size) for pair in zip(operands, dimensions, strict=True)]
+        operands = _batched(operands, dimensions)
         return lax.map(lambda them: self(*them), operands)
 
 
@@ -225,14 +225,17 @@ def _no_tangent(y):
     return ad.Zero(jax.typeof(y).to_tangent_aval())
 
 
-def _size_of_batch(operands, dimensions):
-    pairs = zip(operands, dimensions, strict=True)
-    return next(x.shape[at] for x, at in pairs if at is not None)
+def _batched(operands, dimensions):
+    """Operands with the batch in front; dimensions: where it is, None: there is none."""
+    pairs = list(zip(operands, dimensions, strict=True))
+    size = next(x.shape[at] for x, at in pairs if at is not None)
 
+    def batched(x, at):
+        if at is None:
+            return jnp.broadcast_to(x, (size, *x.shape))
+        return jnp.moveaxis(x, at, 0)
 
-def _batched(x, at, size):
-    """x with the batch in front."""
-    return jnp.broadcast_to(x, (size, *x.shape)) if at is None else jnp.moveaxis(x, at, 0)
+    return [batched(*pair) for pair in pairs]
 
 
 def _settings():
@@ -291,6 +294,14 @@ def _check_nesting(context, jaxpr):
         )
 
 
+def _jvp_of_call(primals, tangents, *, jaxpr, rule):
+    return rule.jvp(primals, tangents)
+
+
+def _transpose_call(cotangents, *operands, jaxpr, rule):
+    return rule.transpose(cotangents, operands)
+
+
 def _batch_call(operands, dimensions, *, jaxpr, rule):
     results = rule.batch(operands, dimensions)
     return results, [0] * len(results)
@@ -298,8 +309,8 @@ def _batch_call(operands, dimensions, *, jaxpr, rule):
 
 mlir.register_lowering(_call_p, _lower_call)
 batching.primitive_batchers[_call_p] = _batch_call
-ad.primitive_jvps[_call_p] = lambda primals, tangents, jaxpr, rule: rule.jvp(primals, tangents)
-ad.primitive_transposes[_call_p] = lambda cts, *operands, jaxpr, rule: rule.transpose(cts, operands)
+ad.primitive_jvps[_call_p] = _jvp_of_call
+ad.primitive_transposes[_call_p] = _transpose_call
 
 
 # Collectives: what they do to chunks, for arrays of every kind.
@@ -336,8 +347,9 @@ class _Collective:
 
     def adds(self, back):
         """Whether chunks are summed up; back: in the transpose."""
-        forward = ("reduce_scatter", "all_reduce", "reduce")
-        return self.kind in (("all_gather", "all_reduce", "broadcast") if back else forward)
+        if back:
+            return self.kind in ("all_gather", "all_reduce", "broadcast")
+        return self.kind in ("reduce_scatter", "all_reduce", "reduce")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,10 +408,8 @@ class _Linear(_Rule):
     def typed(self, results, operands):
         axes, check = frozenset(self.call.axes), self.call.check_vma
         for y, x in zip(results, operands, strict=True):
-            types = {
-                name: getattr(x.mat, name) - axes
-                for name in ("varying", "unreduced", "reduced")
-            }
+            kinds = ("varying", "unreduced", "reduced")
+            types = {kind: getattr(x.mat, kind) - axes for kind in kinds}
             if check and self.to != "invarying":
                 types[self.to] |= axes
             changed = x.mat.update(**types)
@@ -419,7 +429,7 @@ class _Linear(_Rule):
             return [None] * len(operands)
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         if self.to == "invarying" and self.call.check_vma:
-            return [self._own(*pair) for pair in zip(cotangents, self.axes, strict=True)]
+            return [self._own(*it) for it in zip(cotangents, self.axes, strict=True)]
         turned = {"unreduced": "reduced", "reduced": "unreduced"}
         other = dataclasses.replace(
             self,
@@ -444,16 +454,16 @@ class _Linear(_Rule):
         return jnp.where(own, ct, jnp.zeros_like(ct))
 
     def batch(self, operands, dimensions):
-        size = _size_of_batch(operands, dimensions)
-        axes = tuple(
-            tuple(None if axis is None else axis + 1 for axis in pair) for pair in self.axes
-        )
-        pairs = zip(operands, dimensions, strict=True)
-        operands = [_batched(x, at, size) for x, at in pairs]
+        def behind(axis):
+            return None if axis is None else axis + 1
+
+        axes = tuple((behind(cut), behind(join)) for cut, join in self.axes)
+        operands = _batched(operands, dimensions)
         return dataclasses.replace(self, axes=axes)(*operands)
 
 
-_JOINED = 2**20  # bytes of arrays that are sent together: they travel faster than so many
+# Bytes of arrays that are sent together: they travel faster than one by one.
+_JOINED = 2**20
 
 
 def _apply(call, collective, tree, plan, to="varying"):
@@ -499,8 +509,8 @@ def _source(call, collective, x):
         raise ValueError(f"{call.name} adds nothing, but its operand {what}")
     if axes & types.unreduced:
         some = ", ".join(sorted(axes & types.unreduced))
-        what = f"takes an operand that is unreduced over all its axes or none, not {some}"
-        raise ValueError(f"{call.name} {what}")
+        what = f"an operand that is unreduced over all its axes or none, not {some}"
+        raise ValueError(f"{call.name} takes {what}")
     reduced = tuple(axis for axis in call.axes if axis in types.reduced)
     if reduced:
         x = lax.pcast(x, reduced, to="varying")
@@ -509,8 +519,10 @@ def _source(call, collective, x):
 
 def _sum_of_constant(call, x):
     """What is no traced array is the same at all ranks, and needs no kernel."""
-    if getattr(x, "dtype", None) == bool or isinstance(x, bool):
-        x = int(x) if isinstance(x, bool) else jnp.asarray(x, jnp.int32)
+    if isinstance(x, bool):
+        x = int(x)
+    elif getattr(x, "dtype", None) == jnp.bool_:
+        x = jnp.asarray(x, jnp.int32)
     match call.reduction:
         case "sum":
             return x * RANKS
@@ -527,7 +539,8 @@ def _sent(call, collective, x):
         if adds:
             raise TypeError(f"{name} does not add keys of random numbers")
         impl = jax.random.key_impl(x)
-        return jax.random.key_data(x), functools.partial(jax.random.wrap_key_data, impl=impl)
+        as_key = functools.partial(jax.random.wrap_key_data, impl=impl)
+        return jax.random.key_data(x), as_key
     if not adds:
         return x, None
     if x.dtype == bool:

@@ -37,7 +37,8 @@ def _weight_of_gather(w, units, parts):
 def _weight_of_scatter(w, units, parts):
     """w [layers, depth, RANKS * cols], padded: each unit of the result has its block of columns."""
     layers, depth, cols = w.shape
-    w = _padded(w.reshape(layers, depth, RANKS, cols // RANKS), RANKS, parts * units.cols)
+    w = w.reshape(layers, depth, RANKS, cols // RANKS)
+    w = _padded(w, RANKS, parts * units.cols)
     w = jnp.pad(w, ((0, 0), (0, units.depth - depth), (0, 0), (0, 0)))
     return w.reshape(layers, units.depth, RANKS * parts * units.cols)
 

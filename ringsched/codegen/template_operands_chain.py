@@ -8,7 +8,12 @@ import dataclasses
 import jax
 
 from ringsched.codegen.template_call import _Rule
-from ringsched.codegen.template_operands import _FACTORS, _check_factor, _epilogue, _pushed
+from ringsched.codegen.template_operands import (
+    _FACTORS,
+    _check_factor,
+    _epilogue,
+    _pushed,
+)
 
 # ==== marker ====
 # What a chain takes. What follows is the same in all modules of chains.

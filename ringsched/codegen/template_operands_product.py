@@ -6,7 +6,12 @@ Everything after the marker is copied into the module, in front of what template
 import jax.numpy as jnp
 
 from ringsched.codegen.template_call import _types
-from ringsched.codegen.template_operands import _FACTORS, _WIDE, _check_factor, _shape_of
+from ringsched.codegen.template_operands import (
+    _FACTORS,
+    _WIDE,
+    _check_factor,
+    _shape_of,
+)
 
 # ==== marker ====
 # What a product takes. What follows is the same in every module of one.

@@ -3,6 +3,7 @@
 Everything after the marker is copied into the module, in front of what template_stream.py has.
 """
 
+import functools
 import itertools
 import math
 
@@ -105,10 +106,8 @@ def _launch_product(call, kernel, x, weights, extras, spec, units, options):
             return _rows_of_core(cores, shape)
         return pl.BlockSpec(memory_space=place)
 
-    shapes = [
-        jax.ShapeDtypeStruct(shape, each, manual_axis_type=_types(x))
-        for shape, each, _ in results
-    ]
+    shaped = functools.partial(jax.ShapeDtypeStruct, manual_axis_type=_types(x))
+    shapes = [shaped(shape, each) for shape, each, _ in results]
     scratch_shapes = [*scratch, *spec["semaphores"], *asides.values(), *own.values()]
     result = pl.pallas_call(
         body,

@@ -10,8 +10,23 @@ import jax.numpy as jnp
 from jax import lax
 from jax.interpreters import ad
 
-from ringsched.codegen.template_call import RANKS, _batched, _Call, _no_tangent, _Rule, _size_of_batch, _Tangent
-from ringsched.codegen.template_operands import _WIDE, _alike, _dot, _Epilogue, _joined, _pushed, _wide
+from ringsched.codegen.template_call import (
+    RANKS,
+    _batched,
+    _Call,
+    _no_tangent,
+    _Rule,
+    _Tangent,
+)
+from ringsched.codegen.template_operands import (
+    _WIDE,
+    _alike,
+    _dot,
+    _Epilogue,
+    _joined,
+    _pushed,
+    _wide,
+)
 
 # ==== marker ====
 # What jax is told of products. What follows is the same in every module of one.
@@ -81,8 +96,9 @@ class _Times(_Rule):
         if self.product.kind != "all_reduce":
             return results
         axes = frozenset(self.call.axes)
-        types = (y.mat.update(varying=y.mat.varying - axes) for y in results)
-        return [y.update(manual_axis_type=t) for y, t in zip(results, types, strict=True)]
+        types = [y.mat.update(varying=y.mat.varying - axes) for y in results]
+        pairs = zip(results, types, strict=True)
+        return [y.update(manual_axis_type=each) for y, each in pairs]
 
     def jvp(self, primals, tangents):
         if self.held:
@@ -136,11 +152,13 @@ class _Times(_Rule):
         cts = [ct.astype(x.dtype) for ct in cotangents]
         turned = _turned(options, out_dtype=x.dtype, partial=x.dtype)
         if summed:
+            turn = not options["transposed"]
             pairs = zip(cts, weights, strict=True)
-            dx = sum(_dot(ct, w, not options["transposed"]) for ct, w in pairs).astype(x.dtype)
+            dx = sum(_dot(ct, w, turn) for ct, w in pairs).astype(x.dtype)
             wholes = [(x, ct) for ct in cts]
         elif product.scatters(self.back):
-            results = [self._turn(turned, keep=True)(*pair) for pair in zip(cts, weights, strict=True)]
+            turn = self._turn(turned, keep=True)
+            results = [turn(*pair) for pair in zip(cts, weights, strict=True)]
             dx = sum(dx for dx, _ in results)
             wholes = [(x, whole) for _, whole in results]
         else:
@@ -164,11 +182,11 @@ class _Times(_Rule):
         return call.vary(ct) if call.check_vma else lax.psum(ct, call.axes)
 
     def batch(self, operands, dimensions):
-        size = _size_of_batch(operands, dimensions)
         if any(at is not None for at in dimensions[1:]):
             return super().batch(operands, dimensions)
         # All rows at once, those of each shard together.
-        x = _batched(operands[0], dimensions[0], size)
+        (x,) = _batched(operands[:1], dimensions[:1])
+        size = x.shape[0]
         by_rows = self.product.along == 0
         cut = RANKS if by_rows and self.product.scatters(self.back) else 1
         x = jnp.moveaxis(x.reshape(size, cut, -1, x.shape[-1]), 0, 1)
@@ -209,7 +227,9 @@ class _Finished(_Rule):
         """The same in two: the sums, then the epilogue."""
         weights, extras = operands[: 1 + self.gated], operands[1 + self.gated :]
         options = dict(self.options)
-        partial = options["partial"] or options["out_dtype"] if self.call.portable else _WIDE
+        partial = _WIDE
+        if self.call.portable:
+            partial = options["partial"] or options["out_dtype"]
         plain = _plain(options, out_dtype=_wide(x.dtype), partial=partial)
         plain = tuple(plain.items())
         keep = self.product.gathers(False) and not self.call.portable

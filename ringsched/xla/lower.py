@@ -18,11 +18,11 @@ from ringsched.program.simplify import simplify
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.schedule import Range, Slice
 from ringsched.verify.resolve import Move, Resolver
+from ringsched.xla.constants import named_sides
 from ringsched.xla.exchange import Exchange, Loop, Message, Own, Round, Shift, Step
 from ringsched.xla.products import first_products, interleaved, own_chunks
 from ringsched.xla.rounds import rounds
 from ringsched.xla.shifts import Turn, shift_of, substituted
-from ringsched.xla.constants import named_sides
 from ringsched.xla.words import RESERVED
 
 

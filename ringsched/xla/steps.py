@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ringsched.lines import WIDTH, call, comment
 from ringsched.expr import Binary, Expr, Var, binary, integer, names, show, substitute
+from ringsched.lines import WIDTH, call, comment
 from ringsched.lower.lanes import untwisted
 from ringsched.schedule.notation import show_chunk, show_range, show_rank
 from ringsched.schedule.schedule import Moment, Range, Slice, Transfer

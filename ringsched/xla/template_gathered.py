@@ -7,7 +7,14 @@ import jax.numpy as jnp
 
 from ringsched.codegen.template_operands import _dot
 from ringsched.xla.template import CHUNKS, PARTS, RANKS, _placed
-from ringsched.xla.template_product import _in_blocks, _by_rows, _At, _own_place, _unblocked, _wide
+from ringsched.xla.template_product import (
+    _At,
+    _by_rows,
+    _in_blocks,
+    _own_place,
+    _unblocked,
+    _wide,
+)
 
 ALONG = 0
 

@@ -5,12 +5,10 @@ Everything after the marker is copied into the module, in front of what template
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ringsched.codegen.template_operands import _dot
-from ringsched.xla.template import RANKS, _axes, _coordinates, _vary
 
 GROUP = 1
 

@@ -3,42 +3,49 @@
 schedule  all_gather_matmul_features_bidirectional.yaml, sha256 2060216770ce2387…
 params    N = 4
 proven    for these sizes: data flow, and that each message carries what the schedule says
-gradient  by jax
+gradient  by the transfers, backwards
 
 Inside jax.shard_map: y = all_gather_matmul_features_bidirectional(x, w, axis_name="i")
 """
 
 import copy
+import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-N = 4
+N = 4  # ranks
 SIDES = (N,)
-RANKS = math.prod(SIDES)
+RANKS = N
 CHUNKS = (N, 2 - N % 2)
-PARTS = CHUNKS[1:]  # of a shard
 ALONG = 1  # shards are columns of a matrix
 GROUP = 1  # how many dimensions of CHUNKS say whose a chunk is
+PARTS = CHUNKS[1:]  # of a shard
 
 
 def all_gather_matmul_features_bidirectional(
-    x,
-    w,
+    x: jax.Array,
+    w: jax.Array | tuple[jax.Array, jax.Array],
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    epilogue=None,
-    scale=None,
-    bias=None,
-    residual=None,
-    transposed=False,
-    out_dtype=None,
-):
+    epilogue: str | Callable[..., Any] | None = None,
+    scale: Any = None,
+    bias: Any = None,
+    residual: jax.Array | None = None,
+    transposed: bool = False,
+    out_dtype: Any = None,
+    keep_gathered: bool = False,
+) -> jax.Array:
     """The gathered x times w; each shard is multiplied as it arrives.
 
     x: this rank's shard along its features; w: [depth, cols], this rank's own. As
@@ -53,47 +60,53 @@ def all_gather_matmul_features_bidirectional(
     residual: like the result, added after the epilogue.
     transposed: w is [cols, depth].
     out_dtype: of the result; None: that of x, float32 for scaled integers.
+    keep_gathered: for the gradient of w; else x is gathered once more.
     Raises ValueError where shapes do not match.
     """
-    call = _Call("all_gather_matmul_features_bidirectional", axis_name)
-    x, weights = _operands(call, x, w)
-    shape = _check_product(call, x, weights, {"transposed": transposed}, deeper=RANKS)
+    name = "all_gather_matmul_features_bidirectional"
+    call = _Call.of(name, axis_name)
+    x, weights = _operands(x, w)
+    options = {
+        "function": _epilogue(call.name, epilogue),
+        "transposed": transposed,
+        "out_dtype": _result_dtype(x, scale, out_dtype),
+        "partial": None,
+        "keep": keep_gathered,
+    }
+    shape = _check_product(call, x, weights, options, deeper=RANKS)
     extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)
-    function = _epilogue(call.name, epilogue)
-    finish = _Epilogue(function, len(weights) > 1).of(**extras)
-    out_dtype = _result_dtype(x, scale, out_dtype)
-    weights = [w.T for w in weights] if transposed else weights
-    y = _joined(_gathered_products(_transfers, call, x, weights), 1)
-    return finish(y).astype(out_dtype)
+    return _multiplied(call, _product(), x, weights, extras, options)
 
 
 def all_gather_matmul_features_bidirectional_sharded(
-    x,
-    w,
+    x: jax.Array,
+    w: jax.Array,
     *,
-    mesh,
-    axis_name,
-    **options,
-):
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    **options: Any,
+) -> jax.Array:
     """all_gather_matmul_features_bidirectional on the devices of `mesh`.
 
     x: the whole [rows, depth]; w: the whole [depth, cols].
     """
-    a, function = axis_name, all_gather_matmul_features_bidirectional
-    in_specs, out_specs = (P(None, a), P(None, a)), P(None, a)
+    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
+    specs = (P(None, a), P(None, a)), P(None, a)
+    return _sharded(all_gather_matmul_features_bidirectional, (x, w), mesh, a, specs, options)
 
-    def apply(x, w):
-        return function(x, w, axis_name=axis_name, **options)
 
-    pairs = zip((x, w), in_specs, strict=True)
-    x, w = (jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs)
-    specs = {"in_specs": in_specs, "out_specs": out_specs}
-    return jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))(x, w)
+@functools.cache
+def _product():
+    return _Multiplied("all_gather", 1, _portable)
+
+
+def _portable(call, x, weights, partial):
+    return _gathered_products(_transfers, call, x, weights)
 
 
 def _transfers(held, axes, out):
     """All steps of the schedule; held: [*CHUNKS, rows, depth]; out: their products."""
-    r = lax.axis_index(axes)
+    r = axes.index
     right = _pairs(lambda r: r + 1)
     left = _pairs(lambda r: r - 1)
 
@@ -119,476 +132,3 @@ def _transfers(held, axes, out):
     out = out.plus(arrived_2)[(r + N // 2) % N, 1]
 
     return held, out
-
-
-# What a product takes. What follows is the same in every module of one.
-
-
-def _operands(call, x, w):
-    """x, and a tuple of the weight or of a gate and the weight."""
-    weights = w if isinstance(w, (tuple, list)) else (w,)
-    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
-
-
-def _check_product(call, x, weights, options, **rule):
-    """The shape of the result; raises ValueError where operands do not match.
-
-    deeper: how many times the depth of x that of a weight is; wider: how many times the
-    rows of x the result has. split: the dimension of the product that is shared out
-    among the ranks. gates: whether there may be a gate.
-    """
-    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
-    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
-    if not 1 <= len(weights) <= 1 + gates:
-        want = "a weight, or a gate and a weight" if gates else "one weight"
-        raise ValueError(f"{name} takes {want}, not {len(weights)}")
-    shapes = [x.shape, *(w.shape for w in weights)]
-    if any(len(shape) != 2 for shape in shapes):
-        raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
-    dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
-    if len(set(dtypes)) > 1:
-        have = " and ".join(dtypes)
-        raise ValueError(f"{name} takes x and w of one dtype, not {have}")
-    _check_factor(call, x.dtype, _FACTORS)
-    if len(set(shapes[1:])) > 1:
-        have = " and ".join(map(str, shapes[1:]))
-        raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
-    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
-    if deep != deeper * depth:
-        times = f"{deeper} * " if deeper > 1 else ""
-        what = "columns, transposed" if options["transposed"] else "rows"
-        want = f"w to have {times}{depth} = {deeper * depth} {what}"
-        have = f"x is {x.shape} and w {weights[0].shape}"
-        raise ValueError(f"{name} needs {want}: {have}")
-    if split is not None and (rows, cols)[split] % call.ranks:
-        what = ("rows of x", "columns of w")[split]
-        have = f"{call.ranks} ranks: {(rows, cols)[split]}"
-        raise ValueError(f"{name} shares the {what} out among {have}")
-    if options.get("memory") not in (None, "vmem", "hbm"):
-        have = repr(options["memory"])
-        raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
-    shares = [call.ranks if split == dimension else 1 for dimension in (0, 1)]
-    return wider * rows // shares[0], cols // shares[1]
-
-
-def _result_dtype(x, scale, out_dtype):
-    if out_dtype is not None:
-        return jnp.dtype(out_dtype)
-    integers = jnp.issubdtype(x.dtype, jnp.integer)
-    return _WIDE if integers and scale is not None else x.dtype
-
-
-def _extras(call, scale, bias, residual, shape, gated, same=False):
-    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result.
-
-    same: the result is the same on all ranks, and so they must be.
-    """
-    found = {}
-
-    def typed(name, it):
-        if not same:
-            return call.vary(it)
-        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
-            raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
-        return it
-
-    for name, given in (("scale", scale), ("bias", bias)):
-        if given is None:
-            continue
-        both = given if isinstance(given, (tuple, list)) else (given,)
-        have = [jnp.shape(each) for each in both]
-        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
-            want = f"{'two of ' if gated else ''}[{shape[1]}]"
-            raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
-        rows = [jnp.asarray(each, jnp.float32) for each in both]
-        found[name] = typed(name, jnp.stack(rows))
-    if residual is not None:
-        residual = typed("residual", jnp.asarray(residual))
-        if residual.shape != shape:
-            want = f"a residual {list(shape)}, not {list(residual.shape)}"
-            raise ValueError(f"{call.name} needs {want}")
-        found["residual"] = residual
-    return found
-
-
-# What is multiplied, and what is done to sums. What follows is the same in every module
-# that multiplies.
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
-
-
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
-class _Epilogue:
-    """What is done to complete sums in 32 bits before they are stored.
-
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
-    """
-
-    def __init__(self, function=None, gated=False):
-        self.function, self.gated = function, gated
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **operands):
-        """The same with other operands."""
-        other = copy.copy(self)
-        vars(other).update(operands)
-        return other
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, operand):
-        """One row for all columns of y."""
-        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
-
-
-# What is multiplied as it arrives.
-
-
-class _Gathered:
-    """The products of chunks with each weight, in 32 bits.
-
-    Of rows, each chunk has its own: weights [depth, cols], values [*CHUNKS, rows, cols].
-    Of features, they are added up: weights [*CHUNKS, depth, cols], values [rows, cols].
-    """
-
-    def __init__(self, weights, values):
-        self.weights, self.values = weights, values
-
-    def plus(self, chunks):
-        """`[index]`: with those of these chunks, which belong there."""
-
-        def at(index):
-            pairs = zip(self.weights, self.values, strict=True)
-            values = [_with(y, w, chunks, index) for w, y in pairs]
-            return _Gathered(self.weights, values)
-
-        return _Indexed(at)
-
-
-def _with(y, w, chunks, index):
-    if ALONG == 0:
-        return y.at[index].set(_by_rows(chunks, w), mode="drop")
-    # Beyond the end, where nothing has arrived, there is nothing to multiply by.
-    w = w.at[index].get(mode="fill", fill_value=0)
-    x = jnp.moveaxis(chunks, -2, 0)
-    return y + _dot(x.reshape(x.shape[0], -1), w.reshape(-1, w.shape[-1]))
-
-
-def _gathered_products(transfers, call, x, weights):
-    """The gathered x times each weight, in 32 bits."""
-    (rows, _), wide = x.shape, _wide(x.dtype)
-    held = _own_placed(x, call.axes)
-    if ALONG == 0:
-        shapes = [(*CHUNKS, held.shape[-2], w.shape[1]) for w in weights]
-    else:
-        shapes = [(rows, w.shape[1]) for w in weights]
-        weights = [_blocks(w, 0, CHUNKS, RANKS) for w in weights]
-    values = [call.vary(jnp.zeros(shape, wide)) for shape in shapes]
-    _, out = transfers(held, call.axes, _Gathered(weights, values))
-    if ALONG == 0:
-        return [_unblocked(y, 0, rows, RANKS) for y in out.values]
-    return out.values
-
-
-def _own_placed(x, axes):
-    """This rank's chunks, and places for those of others."""
-    return _placed(_blocks(x, ALONG, PARTS), _own_place(axes), 2)
-
-
-# How chunks are multiplied. What follows is the same in every module that multiplies.
-
-
-class _Call:
-    """One call over mesh axes."""
-
-    tpu = None  # whose matrix units would not take every dtype
-
-    def __init__(self, name, axis_name):
-        self.name, self.axes, self.ranks = name, _axes(name, axis_name), RANKS
-        self.check_vma = bool(jax.typeof(lax.axis_index(self.axes)).mat.varying)
-
-    def vary(self, x):
-        return _vary(x, self.axes)
-
-
-def _own_place(axes):
-    """Where this rank's chunks are."""
-    return lax.axis_index(axes) if GROUP == 1 else tuple(_coordinates(axes))
-
-
-def _blocks(x, axis, grid, n=1):
-    """x [rows, cols], n shards along an axis, as padded parts of them [*grid, …, …]."""
-    parts, size = math.prod(grid) // n, x.shape[axis] // n
-    unit = -(-size // parts)
-    x = x.reshape(*x.shape[:axis], n, size, *x.shape[axis + 1 :])
-    padding = [(0, 0)] * x.ndim
-    padding[axis + 1] = (0, parts * unit - size)
-    x = jnp.pad(x, padding)
-    x = x.reshape(*x.shape[:axis], n * parts, unit, *x.shape[axis + 2 :])
-    x = jnp.moveaxis(x, axis, 0)
-    return x.reshape(*grid, *x.shape[1:])
-
-
-def _unblocked(x, axis, size, n=1):
-    """Blocks [*grid, rows, cols] as n shards of this size along an axis: undoes `_blocks`."""
-    x = jnp.moveaxis(x.reshape(-1, *x.shape[-2:]), 0, axis)
-    x = x.reshape(*x.shape[:axis], n, -1, *x.shape[axis + 2 :])
-    x = lax.slice_in_dim(x, 0, size, axis=axis + 1)
-    return x.reshape(*x.shape[:axis], n * size, *x.shape[axis + 2 :])
-
-
-def _by_rows(x, w):
-    """[…, rows, depth] times [depth, cols]."""
-    y = _dot(x.reshape(-1, x.shape[-1]), w)
-    return y.reshape(*x.shape[:-1], w.shape[-1])
-
-
-def _wide(dtype):
-    """In which sums are added up."""
-    return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
-
-
-class _Indexed:
-    """thing[index] is get(index)."""
-
-    def __init__(self, get):
-        self.get = get
-
-    def __getitem__(self, index):
-        return self.get(index)
-
-
-# Who sends to whom, and what arrives. What follows is the same in every module.
-
-
-def _pairs(to, when=lambda *place: True):
-    """(sender, receiver) of every rank that sends; `to` gives the receiver's place."""
-    places = [at for at in itertools.product(*map(range, SIDES)) if when(*at)]
-    return [(_rank(at), _rank(to(*at))) for at in places]
-
-
-def _rank(place):
-    """The number of the rank at a place: row-major, each coordinate wrapped."""
-    place = place if isinstance(place, tuple) else (place,)
-    number = 0
-    for coordinate, side in zip(place, SIDES, strict=True):
-        number = number * side + coordinate % side
-    return number
-
-
-def _coordinates(axes):
-    """The place of this rank."""
-    rank, place = lax.axis_index(axes), []
-    for side in reversed(SIDES):
-        place.insert(0, rank % side)
-        rank = rank // side
-    return place
-
-
-def _permute(x, axes, pairs, dtype=None):
-    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
-
-    dtype: as which x travels; None: as it is.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
-
-    def device(rank):
-        place = {}
-        for axis in reversed(axes):
-            rank, place[axis] = divmod(rank, mesh.shape[axis])
-        number = 0
-        for axis in ordered:
-            number = number * mesh.shape[axis] + place[axis]
-        return number
-
-    pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
-    arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
-    return arrived.astype(x.dtype)
-
-
-def _only(pairs, axes, index):
-    """The index at ranks that receive; at the others one beyond the end, to be dropped."""
-    receivers = {receiver for _, receiver in pairs}
-    receives = jnp.array([rank in receivers for rank in range(RANKS)])
-    return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
-
-
-def _carried(held, axes, routes, dtype=None):
-    """What comes to this rank, and where it belongs.
-
-    routes: (sender, receiver, numbers of chunks), each rank once at most on either side.
-    """
-    end = math.prod(CHUNKS)
-    most = max(len(chunks) for _, _, chunks in routes)
-    sent, received = ([[end] * most for _ in range(RANKS)] for _ in range(2))
-    for sender, receiver, chunks in routes:
-        sent[sender][: len(chunks)] = chunks
-        received[receiver][: len(chunks)] = chunks
-    r = lax.axis_index(axes)
-    # Beyond the end there is nothing to send, and what is stored there is dropped.
-    chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
-    pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return _permute(chunks, axes, pairs, dtype), jnp.array(received)[r]
-
-
-def _stored(held, place, arrived):
-    return _flat(held).at[place].set(arrived, mode="drop").reshape(held.shape)
-
-
-def _added(held, place, arrived):
-    return _flat(held).at[place].add(arrived, mode="drop").reshape(held.shape)
-
-
-def _flat(held):
-    """Chunks counted through."""
-    return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
-
-
-# How a collective is called.
-
-
-def _axes(name, axis_name):
-    """The mesh axes, as a tuple. Raises ValueError where they are not the ranks."""
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    mesh = jax.sharding.get_abstract_mesh()
-    missing = [axis for axis in axes if axis not in mesh.manual_axes]
-    if missing:
-        axis = missing[0]
-        raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-    sizes = tuple(mesh.shape[axis] for axis in axes)
-    if math.prod(sizes) != RANKS or (len(sizes) == len(SIDES) and sizes != SIDES):
-        want = " × ".join(map(str, SIDES))
-        have = " × ".join(map(str, sizes))
-        where = f"mesh axis {axis_name!r} has {have}"
-        raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-    return axes
-
-
-def _vary(x, axes):
-    """x with the type that differs from rank to rank, which collectives take."""
-    types = jax.typeof(lax.axis_index(axes)).mat.varying - jax.typeof(x).mat.varying
-    return lax.pcast(x, tuple(sorted(types)), to="varying") if types else x
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % RANKS if tiled else shape[axis] != RANKS:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {RANKS}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., RANKS * size, ...] → [RANKS, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], RANKS, x.shape[axis] // RANKS, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[RANKS, ..., size, ...] → [..., RANKS * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], RANKS * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _cut(x, grid, n=1):
-    """x, of n shards, as whole chunks [*grid, size], padded."""
-    parts = math.prod(grid) // n
-    x = x.reshape(n, math.prod(x.shape) // n)
-    size = -(-x.shape[1] // parts)
-    x = jnp.pad(x, ((0, 0), (0, parts * size - x.shape[1])))
-    return x.reshape(*grid, size)
-
-
-def _uncut(chunks, shape, n=1):
-    """[*grid, size] → this shape, of n shards: undoes `_cut`."""
-    size = math.prod(shape) // n
-    return chunks.reshape(n, math.prod(chunks.shape) // n)[:, :size].reshape(shape)
-
-
-def _placed(own, place, dimensions=1):
-    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet.
-
-    dimensions: how many a chunk has.
-    """
-    chunk = own.shape[own.ndim - dimensions :]
-    held = jnp.zeros_like(own, shape=(*CHUNKS, *chunk))
-    return held.at[place].set(own)

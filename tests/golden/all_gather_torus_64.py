@@ -8,77 +8,103 @@ gradient  by the transpose, proven likewise
 Inside jax.shard_map: y = all_gather_torus(x, axis_name="i")
 """
 
+import dataclasses
+import functools
+import itertools
 import math
+import operator
 import os
 import zlib
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 X, Y = 8, 8  # sides
 SIDES = (X, Y)
-N = X * Y  # ranks
+RANKS = X * Y
+parts = 4
+CHUNKS = (X, Y, parts)
+X0 = [0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 4, 5, 5, 0]
+Y0 = [0, 1, 2, 5, 3, 3, 3, 3, 5, 2, 5, 7, 6, 1, 7]
+X1 = [0, 7, 6, 5, 0, 7, 6, 4, 3, 4, 3, 0, 2, 3, 0]
+Y1 = [0, 0, 0, 0, 4, 4, 4, 6, 6, 2, 2, 3, 6, 7, 2]
+X2 = [0, 0, 0, 1, 4, 2, 3, 4, 4, 5, 3, 5, 7, 3, 7]
+Y2 = [0, 1, 2, 2, 0, 3, 3, 3, 1, 5, 6, 0, 4, 7, 5]
+X3 = [0, 0, 0, 0, 1, 4, 4, 4, 3, 2, 6, 3, 6, 2, 6]
+Y3 = [0, 7, 6, 5, 5, 0, 7, 6, 6, 6, 4, 2, 3, 2, 0]
 
 
 def all_gather_torus(
-    x,
+    x: Any,
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    axis=0,
-    tiled=True,
-    interpret=None,
-    collective_id=None,
-):
+    axis: int = 0,
+    tiled: bool = True,
+    to: str = "varying",
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    interpret: Any = None,
+    collective_id: int | None = None,
+) -> Any:
     """The shards x of all ranks along `axis`, at every rank.
 
     As `lax.all_gather`; call it inside `jax.shard_map`.
+    x: an array, or a tree of them; small ones of one dtype travel together.
     axis_name: a mesh axis, or one for each side of the topology.
-    interpret: None interprets the kernel where there is no TPU.
+    to: the type of the result: varying, invarying or reduced.
+    axis_index_groups: as in jax.lax; each of as many ranks as there are here.
+    interpret: None runs the kernel on a TPU, and the schedule as `lax.ppermute` where
+    there is none; True interprets the kernel there.
     collective_id: None derives it from the barrier and the mesh axes.
-    Raises ValueError where N does not divide the axis.
     """
-    call = _Call("all_gather_torus", axis_name, interpret, collective_id)
-    x = call.vary(jnp.asarray(x))
-    axis = _axis(axis, x.ndim + (not tiled))
-    if not tiled:
-        x = jnp.expand_dims(x, axis)
-    return _linear(call, _forward, _transpose, x, axis)
+    call = _KernelCall.of(
+        "all_gather_torus",
+        axis_name,
+        interpret,
+        collective_id,
+        axis_index_groups=axis_index_groups,
+    )
+    return _all_gathered(call, _collective(), x, axis, tiled, to)
 
 
 def all_gather_torus_sharded(
-    x,
+    x: Any,
     *,
-    mesh,
-    axis_name,
-    in_specs=None,
-    out_specs=None,
-    **options,
-):
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    in_specs: Any = None,
+    out_specs: Any = None,
+    **options: Any,
+) -> Any:
     """all_gather_torus of an array that lies on the devices of `mesh`.
 
     x holds the ranks' operands joined along axis 0, unless in_specs says otherwise;
     the result is the same array on every device, unless out_specs does.
     """
-
-    def apply(block):
-        return all_gather_torus(block, axis_name=axis_name, **options)
-
+    options.setdefault("to", "invarying")
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P() if out_specs is None else out_specs
-    x = jax.device_put(x, NamedSharding(mesh, in_specs))
-    specs = {"in_specs": in_specs, "out_specs": out_specs}
-    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x)
+    specs = (in_specs,), out_specs
+    return _sharded(all_gather_torus, (x,), mesh, axis_name, specs, options)
 
 
-def _forward(call, x, axis):
-    chunks = _pack(x[None], _SPEC["operand"], adds=False)
-    chunks = call.launch(_kernel, chunks, _SPEC)
-    return _join(_unpack(chunks, (N, *x.shape), x.dtype), axis)
+@functools.cache
+def _collective():
+    return _Collective(
+        "all_gather",
+        _transfers,
+        forward=_Kernel(_kernel, _SPEC),
+        backward=_Kernel(_transpose_kernel, _TRANSPOSE_SPEC),
+        group=2,
+    )
 
 
 # Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
@@ -1052,13 +1078,6 @@ def _kernel(
     _wait(o_ref.at[x, y], done)
 
 
-def _transpose(call, x, axis):
-    shards = _split(x, axis)
-    chunks = _pack(shards, _TRANSPOSE_SPEC["operand"], adds=True)
-    chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
-    return _unpack(chunks, (1, *shards.shape[1:]), x.dtype)[0]
-
-
 # Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
 _TRANSPOSE_SPEC = {
     "operand": (8, 8, 4),
@@ -1145,6 +1164,7 @@ def _transpose_kernel(
     received_15,
     *,
     axes,
+    add,
 ):
     """The reduce-scatter, as each rank runs it.
 
@@ -1268,7 +1288,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y - 1) % 8, 3] of rank x, (y - 1) % 8
     _wait(slots_10_ref.at[0], received_10)
-    _add(slots_10_ref.at[0], slots_10_ref.at[0], x_ref.at[(x + 1) % X, (y - 2) % X, 3])
+    add(slots_10_ref.at[0], slots_10_ref.at[0], x_ref.at[(x + 1) % X, (y - 2) % X, 3])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 14
@@ -1297,7 +1317,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y + 1) % 8, 2] of rank x, (y + 1) % 8
     _wait(slots_8_ref.at[0], received_8)
-    _add(slots_8_ref.at[0], slots_8_ref.at[0], x_ref.at[(x + 1) % X, (y + 2) % X, 2])
+    add(slots_8_ref.at[0], slots_8_ref.at[0], x_ref.at[(x + 1) % X, (y + 2) % X, 2])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 14
@@ -1326,7 +1346,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y + 1) % 8, 0] of rank (x + 1) % 8, y
     _wait(slots_2_ref.at[0], received_2)
-    _add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[(x + 2) % X, (y + 1) % X, 0])
+    add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[(x + 2) % X, (y + 1) % X, 0])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 14
@@ -1355,7 +1375,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y - 1) % 8, 0] of rank (x + 1) % 8, y
     _wait(slots_1_ref.at[0], received_1)
-    _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(x + 2) % X, (y - 1) % X, 0])
+    add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(x + 2) % X, (y - 1) % X, 0])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 13
@@ -1384,7 +1404,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - 2) % 8, y % 8, 2] of rank x, (y + 1) % 8
     _wait(slots_6_ref.at[0], received_6)
-    _add(slots_6_ref.at[0], slots_6_ref.at[0], x_ref.at[(x - 2) % X, (y + 1) % X, 2])
+    add(slots_6_ref.at[0], slots_6_ref.at[0], x_ref.at[(x - 2) % X, (y + 1) % X, 2])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 13
@@ -1413,7 +1433,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - 2) % 8, y, 1] of rank (x - 1) % 8, y
     _wait(slots_3_ref.at[0], received_3)
-    _add(slots_3_ref.at[0], slots_3_ref.at[0], x_ref.at[(x - 3) % X, y, 1])
+    add(slots_3_ref.at[0], slots_3_ref.at[0], x_ref.at[(x - 3) % X, y, 1])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 13
@@ -1442,7 +1462,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - 2) % 8, y % 8, 3] of rank x, (y - 1) % 8
     _wait(slots_9_ref.at[0], received_9)
-    _add(slots_9_ref.at[0], slots_9_ref.at[0], x_ref.at[(x - 2) % X, (y - 1) % X, 3])
+    add(slots_9_ref.at[0], slots_9_ref.at[0], x_ref.at[(x - 2) % X, (y - 1) % X, 3])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 13
@@ -1491,7 +1511,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[0], received_14.at[0])
-    _add(slots_14_ref.at[0], slots_14_ref.at[0], x_ref.at[(x + 1) % X, (y + 3) % X])
+    add(slots_14_ref.at[0], slots_14_ref.at[0], x_ref.at[(x + 1) % X, (y + 3) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 12
@@ -1529,7 +1549,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[1], received_12.at[1])
-    _add(slots_12_ref.at[1], slots_12_ref.at[1], x_ref.at[(x + 3) % X, (y - 1) % X])
+    add(slots_12_ref.at[1], slots_12_ref.at[1], x_ref.at[(x + 3) % X, (y - 1) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 11
@@ -1557,7 +1577,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[1], received_15.at[1])
-    _add(slots_15_ref.at[1], slots_15_ref.at[1], x_ref.at[(x - 2) % X, (y - 2) % X])
+    add(slots_15_ref.at[1], slots_15_ref.at[1], x_ref.at[(x - 2) % X, (y - 2) % X])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 10
@@ -1565,11 +1585,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[1], received_13.at[1])
-    _add(slots_13_ref.at[1], slots_13_ref.at[1], x_ref.at[(x - 3) % X, (y + 1) % X])
+    add(slots_13_ref.at[1], slots_13_ref.at[1], x_ref.at[(x - 3) % X, (y + 1) % X])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[1], received_14.at[1])
-    _add(slots_14_ref.at[1], slots_14_ref.at[1], slots_13_ref.at[1])
+    add(slots_14_ref.at[1], slots_14_ref.at[1], slots_13_ref.at[1])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 10
@@ -1577,7 +1597,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[2], received_15.at[2])
-    _add(slots_15_ref.at[2], slots_15_ref.at[2], x_ref.at[(x + 2) % X, (y - 3) % X])
+    add(slots_15_ref.at[2], slots_15_ref.at[2], x_ref.at[(x + 2) % X, (y - 3) % X])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 10
@@ -1595,11 +1615,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[3], received_15.at[3])
-    _add(slots_15_ref.at[3], slots_15_ref.at[3], x_ref.at[(x - 3) % X, (y - 2) % X])
+    add(slots_15_ref.at[3], slots_15_ref.at[3], x_ref.at[(x - 3) % X, (y - 2) % X])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[4], received_13.at[4])
-    _add(slots_13_ref.at[4], slots_13_ref.at[4], slots_15_ref.at[3])
+    add(slots_13_ref.at[4], slots_13_ref.at[4], slots_15_ref.at[3])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 9
@@ -1607,7 +1627,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[2], received_12.at[2])
-    _add(slots_12_ref.at[2], slots_12_ref.at[2], x_ref.at[(x + 3) % X, (y + 2) % X])
+    add(slots_12_ref.at[2], slots_12_ref.at[2], x_ref.at[(x + 3) % X, (y + 2) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 9
@@ -1625,11 +1645,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[4], received_12.at[4])
-    _add(slots_12_ref.at[4], slots_12_ref.at[4], x_ref.at[(x + 3) % X, (y + 3) % X])
+    add(slots_12_ref.at[4], slots_12_ref.at[4], x_ref.at[(x + 3) % X, (y + 3) % X])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[5], received_14.at[5])
-    _add(slots_14_ref.at[5], slots_14_ref.at[5], slots_12_ref.at[4])
+    add(slots_14_ref.at[5], slots_14_ref.at[5], slots_12_ref.at[4])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 8
@@ -1637,11 +1657,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[2], received_13.at[2])
-    _add(slots_13_ref.at[2], slots_13_ref.at[2], x_ref.at[(x - 2) % X, (y + 2) % X])
+    add(slots_13_ref.at[2], slots_13_ref.at[2], x_ref.at[(x - 2) % X, (y + 2) % X])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[5], received_15.at[5])
-    _add(slots_15_ref.at[5], slots_15_ref.at[5], slots_13_ref.at[2])
+    add(slots_15_ref.at[5], slots_15_ref.at[5], slots_13_ref.at[2])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 8
@@ -1649,11 +1669,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[5], received_12.at[5])
-    _add(slots_12_ref.at[5], slots_12_ref.at[5], x_ref.at[(x + 4) % X, (y - 2) % X])
+    add(slots_12_ref.at[5], slots_12_ref.at[5], x_ref.at[(x + 4) % X, (y - 2) % X])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[5], received_13.at[5])
-    _add(slots_13_ref.at[5], slots_13_ref.at[5], slots_12_ref.at[5])
+    add(slots_13_ref.at[5], slots_13_ref.at[5], slots_12_ref.at[5])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 8
@@ -1681,15 +1701,15 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[4], received_14.at[4])
-    _add(slots_14_ref.at[4], slots_14_ref.at[4], x_ref.at[(x - 3) % X, (y + 2) % X])
+    add(slots_14_ref.at[4], slots_14_ref.at[4], x_ref.at[(x - 3) % X, (y + 2) % X])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[6], received_13.at[6])
-    _add(slots_13_ref.at[6], slots_13_ref.at[6], slots_14_ref.at[4])
+    add(slots_13_ref.at[6], slots_13_ref.at[6], slots_14_ref.at[4])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[6], received_15.at[6])
-    _add(slots_15_ref.at[6], slots_15_ref.at[6], slots_13_ref.at[6])
+    add(slots_15_ref.at[6], slots_15_ref.at[6], slots_13_ref.at[6])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 7
@@ -1707,7 +1727,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[6], received_12.at[6])
-    _add(slots_12_ref.at[6], slots_12_ref.at[6], x_ref.at[(x + 4) % X, (y + 3) % X])
+    add(slots_12_ref.at[6], slots_12_ref.at[6], x_ref.at[(x + 4) % X, (y + 3) % X])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 7
@@ -1715,11 +1735,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[7], received_12.at[7])
-    _add(slots_12_ref.at[7], slots_12_ref.at[7], x_ref.at[(x + 4) % X, (y - 3) % X])
+    add(slots_12_ref.at[7], slots_12_ref.at[7], x_ref.at[(x + 4) % X, (y - 3) % X])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[7], received_14.at[7])
-    _add(slots_14_ref.at[7], slots_14_ref.at[7], slots_12_ref.at[7])
+    add(slots_14_ref.at[7], slots_14_ref.at[7], slots_12_ref.at[7])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 6
@@ -1747,11 +1767,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[7], received_13.at[7])
-    _add(slots_13_ref.at[7], slots_13_ref.at[7], x_ref.at[(x + 4) % X, (y + 2) % X])
+    add(slots_13_ref.at[7], slots_13_ref.at[7], x_ref.at[(x + 4) % X, (y + 2) % X])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[7], received_15.at[7])
-    _add(slots_15_ref.at[7], slots_15_ref.at[7], slots_13_ref.at[7])
+    add(slots_15_ref.at[7], slots_15_ref.at[7], slots_13_ref.at[7])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 6
@@ -1759,11 +1779,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[8], received_12.at[8])
-    _add(slots_12_ref.at[8], slots_12_ref.at[8], x_ref.at[(x - 3) % X, (y - 3) % X])
+    add(slots_12_ref.at[8], slots_12_ref.at[8], x_ref.at[(x - 3) % X, (y - 3) % X])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[8], received_14.at[8])
-    _add(slots_14_ref.at[8], slots_14_ref.at[8], slots_12_ref.at[8])
+    add(slots_14_ref.at[8], slots_14_ref.at[8], slots_12_ref.at[8])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 5
@@ -1771,11 +1791,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[4], received_15.at[4])
-    _add(slots_15_ref.at[4], slots_15_ref.at[4], x_ref.at[(x + 2) % X, (y + 4) % X])
+    add(slots_15_ref.at[4], slots_15_ref.at[4], x_ref.at[(x + 2) % X, (y + 4) % X])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[8], received_13.at[8])
-    _add(slots_13_ref.at[8], slots_13_ref.at[8], slots_15_ref.at[4])
+    add(slots_13_ref.at[8], slots_13_ref.at[8], slots_15_ref.at[4])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 5
@@ -1793,11 +1813,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[3], received_12.at[3])
-    _add(slots_12_ref.at[3], slots_12_ref.at[3], x_ref.at[(x + 4) % X, (y + 1) % X])
+    add(slots_12_ref.at[3], slots_12_ref.at[3], x_ref.at[(x + 4) % X, (y + 1) % X])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[8], received_15.at[8])
-    _add(slots_15_ref.at[8], slots_15_ref.at[8], slots_12_ref.at[3])
+    add(slots_15_ref.at[8], slots_15_ref.at[8], slots_12_ref.at[3])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 5
@@ -1805,11 +1825,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[9], received_12.at[9])
-    _add(slots_12_ref.at[9], slots_12_ref.at[9], x_ref.at[(x - 2) % X, (y - 3) % X])
+    add(slots_12_ref.at[9], slots_12_ref.at[9], x_ref.at[(x - 2) % X, (y - 3) % X])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[9], received_14.at[9])
-    _add(slots_14_ref.at[9], slots_14_ref.at[9], slots_12_ref.at[9])
+    add(slots_14_ref.at[9], slots_14_ref.at[9], slots_12_ref.at[9])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 4
@@ -1817,11 +1837,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[2], received_14.at[2])
-    _add(slots_14_ref.at[2], slots_14_ref.at[2], x_ref.at[(x + 1) % X, (y + 4) % X])
+    add(slots_14_ref.at[2], slots_14_ref.at[2], x_ref.at[(x + 1) % X, (y + 4) % X])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[9], received_13.at[9])
-    _add(slots_13_ref.at[9], slots_13_ref.at[9], slots_14_ref.at[2])
+    add(slots_13_ref.at[9], slots_13_ref.at[9], slots_14_ref.at[2])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 4
@@ -1829,7 +1849,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[6], received_14.at[6])
-    _add(slots_14_ref.at[6], slots_14_ref.at[6], x_ref.at[(x + 4) % X, (y - 1) % X])
+    add(slots_14_ref.at[6], slots_14_ref.at[6], x_ref.at[(x + 4) % X, (y - 1) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 4
@@ -1847,7 +1867,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[10], received_15.at[10])
-    _add(slots_15_ref.at[10], slots_15_ref.at[10], x_ref.at[(x - 1) % X, (y + 3) % X])
+    add(slots_15_ref.at[10], slots_15_ref.at[10], x_ref.at[(x - 1) % X, (y + 3) % X])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 3
@@ -1855,11 +1875,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[9], received_15.at[9])
-    _add(slots_15_ref.at[9], slots_15_ref.at[9], x_ref.at[(x + 4) % X, y])
+    add(slots_15_ref.at[9], slots_15_ref.at[9], x_ref.at[(x + 4) % X, y])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[10], received_14.at[10])
-    _add(slots_14_ref.at[10], slots_14_ref.at[10], slots_15_ref.at[9])
+    add(slots_14_ref.at[10], slots_14_ref.at[10], slots_15_ref.at[9])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 3
@@ -1867,7 +1887,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[10], received_12.at[10])
-    _add(slots_12_ref.at[10], slots_12_ref.at[10], x_ref.at[(x - 1) % X, (y - 3) % X])
+    add(slots_12_ref.at[10], slots_12_ref.at[10], x_ref.at[(x - 1) % X, (y - 3) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 3
@@ -1875,7 +1895,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[10], received_13.at[10])
-    _add(slots_13_ref.at[10], slots_13_ref.at[10], x_ref.at[x, (y + 4) % X])
+    add(slots_13_ref.at[10], slots_13_ref.at[10], x_ref.at[x, (y + 4) % X])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 3
@@ -1883,7 +1903,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[11], received_14.at[11])
-    _add(slots_14_ref.at[11], slots_14_ref.at[11], x_ref.at[(x - 1) % X, (y - 2) % X])
+    add(slots_14_ref.at[11], slots_14_ref.at[11], x_ref.at[(x - 1) % X, (y - 2) % X])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 2
@@ -1891,11 +1911,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[3], received_14.at[3])
-    _add(slots_14_ref.at[3], slots_14_ref.at[3], x_ref.at[(x + 3) % X, y])
+    add(slots_14_ref.at[3], slots_14_ref.at[3], x_ref.at[(x + 3) % X, y])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[11], received_13.at[11])
-    _add(slots_13_ref.at[11], slots_13_ref.at[11], slots_14_ref.at[3])
+    add(slots_13_ref.at[11], slots_13_ref.at[11], slots_14_ref.at[3])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 2
@@ -1903,7 +1923,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[3], received_13.at[3])
-    _add(slots_13_ref.at[3], slots_13_ref.at[3], x_ref.at[x, (y - 3) % X])
+    add(slots_13_ref.at[3], slots_13_ref.at[3], x_ref.at[x, (y - 3) % X])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 2
@@ -1911,11 +1931,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[11], received_12.at[11])
-    _add(slots_12_ref.at[11], slots_12_ref.at[11], x_ref.at[x, (y + 3) % X])
+    add(slots_12_ref.at[11], slots_12_ref.at[11], x_ref.at[x, (y + 3) % X])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[11], received_15.at[11])
-    _add(slots_15_ref.at[11], slots_15_ref.at[11], slots_12_ref.at[11])
+    add(slots_15_ref.at[11], slots_15_ref.at[11], slots_12_ref.at[11])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 2
@@ -1933,11 +1953,11 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[0], received_15.at[0])
-    _add(slots_15_ref.at[0], slots_15_ref.at[0], x_ref.at[(x + 2) % X, y])
+    add(slots_15_ref.at[0], slots_15_ref.at[0], x_ref.at[(x + 2) % X, y])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[12], received_13.at[12])
-    _add(slots_13_ref.at[12], slots_13_ref.at[12], slots_15_ref.at[0])
+    add(slots_13_ref.at[12], slots_13_ref.at[12], slots_15_ref.at[0])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 1
@@ -1945,15 +1965,15 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[0], received_13.at[0])
-    _add(slots_13_ref.at[0], slots_13_ref.at[0], x_ref.at[x, (y - 2) % X])
+    add(slots_13_ref.at[0], slots_13_ref.at[0], x_ref.at[x, (y - 2) % X])
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[12], received_12.at[12])
-    _add(slots_12_ref.at[12], slots_12_ref.at[12], slots_13_ref.at[0])
+    add(slots_12_ref.at[12], slots_12_ref.at[12], slots_13_ref.at[0])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[12], received_14.at[12])
-    _add(slots_14_ref.at[12], slots_14_ref.at[12], slots_12_ref.at[12])
+    add(slots_14_ref.at[12], slots_14_ref.at[12], slots_12_ref.at[12])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 1
@@ -1961,7 +1981,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[12], received_15.at[12])
-    _add(slots_15_ref.at[12], slots_15_ref.at[12], x_ref.at[x, (y + 2) % X])
+    add(slots_15_ref.at[12], slots_15_ref.at[12], x_ref.at[x, (y + 2) % X])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 1
@@ -1969,7 +1989,7 @@ def _transpose_kernel(
 
     # wait for chunk[(x - 2) % 8, y, 0] of rank (x + 1) % 8, y
     _wait(slots_0_ref.at[0], received_0)
-    _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(x - 1) % X, y, 0])
+    add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(x - 1) % X, y, 0])
 
     # send chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] to [(x - 1) % 8, y], to be added;
     # s = 0
@@ -1998,21 +2018,21 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y - 1) % 8, 2] of rank x, (y + 1) % 8
     _wait(slots_7_ref.at[0], received_7)
-    _add(slots_7_ref.at[0], slots_7_ref.at[0], x_ref.at[(x + 1) % X, y, 2])
+    add(slots_7_ref.at[0], slots_7_ref.at[0], x_ref.at[(x + 1) % X, y, 2])
 
     # wait for chunk[(x + 1) % 8, (y + 1) % 8, 3] of rank x, (y - 1) % 8
     _wait(slots_11_ref.at[0], received_11)
-    _add(slots_11_ref.at[0], slots_11_ref.at[0], x_ref.at[(x + 1) % X, y, 3])
+    add(slots_11_ref.at[0], slots_11_ref.at[0], x_ref.at[(x + 1) % X, y, 3])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[13, 0], received_13.at[13])
     _wait(slots_13_ref.at[13, 1], received_13.at[13])
     _wait(slots_13_ref.at[13, 2], received_13.at[13])
     _wait(slots_13_ref.at[13, 3], received_13.at[13])
-    _add(slots_13_ref.at[13, 0], slots_13_ref.at[13, 0], x_ref.at[(x + 1) % X, y, 0])
-    _add(slots_13_ref.at[13, 1], slots_13_ref.at[13, 1], x_ref.at[(x + 1) % X, y, 1])
-    _add(slots_13_ref.at[13, 2], slots_13_ref.at[13, 2], slots_7_ref.at[0])
-    _add(slots_13_ref.at[13, 3], slots_13_ref.at[13, 3], slots_11_ref.at[0])
+    add(slots_13_ref.at[13, 0], slots_13_ref.at[13, 0], x_ref.at[(x + 1) % X, y, 0])
+    add(slots_13_ref.at[13, 1], slots_13_ref.at[13, 1], x_ref.at[(x + 1) % X, y, 1])
+    add(slots_13_ref.at[13, 2], slots_13_ref.at[13, 2], slots_7_ref.at[0])
+    add(slots_13_ref.at[13, 3], slots_13_ref.at[13, 3], slots_11_ref.at[0])
 
     # send chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] to [(x + 1) % 8, y], to be added;
     # s = 0
@@ -2020,21 +2040,21 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y - 1) % 8, 1] of rank (x - 1) % 8, y
     _wait(slots_4_ref.at[0], received_4)
-    _add(slots_4_ref.at[0], slots_4_ref.at[0], x_ref.at[x, (y - 1) % X, 1])
+    add(slots_4_ref.at[0], slots_4_ref.at[0], x_ref.at[x, (y - 1) % X, 1])
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[13, 0], received_12.at[13])
     _wait(slots_12_ref.at[13, 1], received_12.at[13])
     _wait(slots_12_ref.at[13, 2], received_12.at[13])
     _wait(slots_12_ref.at[13, 3], received_12.at[13])
-    _add(slots_12_ref.at[13, 0], slots_12_ref.at[13, 0], x_ref.at[x, (y - 1) % X, 0])
-    _add(slots_12_ref.at[13, 1], slots_12_ref.at[13, 1], slots_4_ref.at[0])
-    _add(slots_12_ref.at[13, 2], slots_12_ref.at[13, 2], x_ref.at[x, (y - 1) % X, 2])
-    _add(slots_12_ref.at[13, 3], slots_12_ref.at[13, 3], x_ref.at[x, (y - 1) % X, 3])
+    add(slots_12_ref.at[13, 0], slots_12_ref.at[13, 0], x_ref.at[x, (y - 1) % X, 0])
+    add(slots_12_ref.at[13, 1], slots_12_ref.at[13, 1], slots_4_ref.at[0])
+    add(slots_12_ref.at[13, 2], slots_12_ref.at[13, 2], x_ref.at[x, (y - 1) % X, 2])
+    add(slots_12_ref.at[13, 3], slots_12_ref.at[13, 3], x_ref.at[x, (y - 1) % X, 3])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[13], received_14.at[13])
-    _add(slots_14_ref.at[13], slots_14_ref.at[13], slots_12_ref.at[13])
+    add(slots_14_ref.at[13], slots_14_ref.at[13], slots_12_ref.at[13])
 
     # send chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] to [x, (y - 1) % 8], to be added;
     # s = 0
@@ -2042,21 +2062,21 @@ def _transpose_kernel(
 
     # wait for chunk[(x + 1) % 8, (y + 1) % 8, 1] of rank (x - 1) % 8, y
     _wait(slots_5_ref.at[0], received_5)
-    _add(slots_5_ref.at[0], slots_5_ref.at[0], x_ref.at[x, (y + 1) % X, 1])
+    add(slots_5_ref.at[0], slots_5_ref.at[0], x_ref.at[x, (y + 1) % X, 1])
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[0, 0], received_12.at[0])
     _wait(slots_12_ref.at[0, 1], received_12.at[0])
     _wait(slots_12_ref.at[0, 2], received_12.at[0])
     _wait(slots_12_ref.at[0, 3], received_12.at[0])
-    _add(slots_12_ref.at[0, 0], slots_12_ref.at[0, 0], x_ref.at[x, (y + 1) % X, 0])
-    _add(slots_12_ref.at[0, 1], slots_12_ref.at[0, 1], slots_5_ref.at[0])
-    _add(slots_12_ref.at[0, 2], slots_12_ref.at[0, 2], x_ref.at[x, (y + 1) % X, 2])
-    _add(slots_12_ref.at[0, 3], slots_12_ref.at[0, 3], x_ref.at[x, (y + 1) % X, 3])
+    add(slots_12_ref.at[0, 0], slots_12_ref.at[0, 0], x_ref.at[x, (y + 1) % X, 0])
+    add(slots_12_ref.at[0, 1], slots_12_ref.at[0, 1], slots_5_ref.at[0])
+    add(slots_12_ref.at[0, 2], slots_12_ref.at[0, 2], x_ref.at[x, (y + 1) % X, 2])
+    add(slots_12_ref.at[0, 3], slots_12_ref.at[0, 3], x_ref.at[x, (y + 1) % X, 3])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[13], received_15.at[13])
-    _add(slots_15_ref.at[13], slots_15_ref.at[13], slots_12_ref.at[0])
+    add(slots_15_ref.at[13], slots_15_ref.at[13], slots_12_ref.at[0])
 
     # send chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] to [x, (y + 1) % 8], to be added;
     # s = 0
@@ -2064,19 +2084,19 @@ def _transpose_kernel(
 
     # wait for chunk[(x - x0[s] - 1) % 8, (y - y0[s]) % 8] of rank (x + 1) % 8, y
     _wait(slots_12_ref.at[14], received_12.at[14])
-    _add(slots_12_ref.at[14], slots_12_ref.at[14], x_ref.at[x, y])
+    add(slots_12_ref.at[14], slots_12_ref.at[14], x_ref.at[x, y])
 
     # wait for chunk[(x - x1[s] + 1) % 8, (y - y1[s]) % 8] of rank (x - 1) % 8, y
     _wait(slots_13_ref.at[14], received_13.at[14])
-    _add(slots_13_ref.at[14], slots_13_ref.at[14], slots_12_ref.at[14])
+    add(slots_13_ref.at[14], slots_13_ref.at[14], slots_12_ref.at[14])
 
     # wait for chunk[(x - x2[s]) % 8, (y - y2[s] - 1) % 8] of rank x, (y + 1) % 8
     _wait(slots_14_ref.at[14], received_14.at[14])
-    _add(slots_14_ref.at[14], slots_14_ref.at[14], slots_13_ref.at[14])
+    add(slots_14_ref.at[14], slots_14_ref.at[14], slots_13_ref.at[14])
 
     # wait for chunk[(x - x3[s]) % 8, (y - y3[s] + 1) % 8] of rank x, (y - 1) % 8
     _wait(slots_15_ref.at[14], received_15.at[14])
-    _add(o_ref, slots_15_ref.at[14], slots_14_ref.at[14])
+    add(o_ref, slots_15_ref.at[14], slots_14_ref.at[14])
 
     # wait until the chunk has left
     _wait(x_ref.at[(x - 2) % X, y, 0], done)
@@ -2177,432 +2197,90 @@ def _transpose_kernel(
     _wait(slots_15_ref.at[13], done)
 
 
-# How kernels move and add chunks. What follows is the same in every module.
-
-
-def _device(axes, *rank):
-    """The device of a rank: its place on these mesh axes; on others it is this one's."""
-    if len(axes) != len(SIDES):
-        flat = 0
-        for side, coordinate in zip(SIDES, rank, strict=True):
-            flat = flat * side + coordinate
-        rank = []
-        for axis in reversed(axes):
-            rank.insert(0, flat % lax.axis_size(axis))
-            flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, rank, strict=True))
-
-
-def _signal(semaphore, device):
-    """Adds one to this semaphore of a device."""
-    pl.semaphore_signal(
-        semaphore,
-        1,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    )
-
-
-def _send(source_ref, target_ref, sent, received, device):
-    """Starts a copy into the memory of a device.
-
-    `sent` rises here, as the source is read, and `received` there.
-    """
-    pltpu.make_async_remote_copy(
-        source_ref,
-        target_ref,
-        sent,
-        received,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    ).start()
-
-
-def _copy(source_ref, target_ref, done):
-    """Starts a copy within this rank; `done` rises as it is written."""
-    pltpu.make_async_copy(source_ref, target_ref, done).start()
-
-
-def _wait(ref, semaphore):
-    """Waits until the semaphore has risen by the bytes of `ref`; takes them off."""
-    pltpu.make_async_copy(ref, ref, semaphore).wait()
-
-
-def _in_vmem(ref):
-    whole = getattr(ref, "ref", ref)  # of a slice, what it is a slice of
-    return jax.typeof(whole).memory_space == pltpu.VMEM
-
-
-def _add(sum_ref, a_ref, b_ref, finish=None):
-    """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
-    if len(sum_ref.shape) > 2:
-        for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
-        return
-    rows, tiles, tile = _tiles(sum_ref)
-
-    if _in_vmem(sum_ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
-
-        return
-
-    # In HBM, two tiles of each operand: one is added while the next is loaded.
-    def stream(a, b, loaded, stored):
-        def load(i, k):
-            _copy(tile(a_ref, i), a.at[k], loaded.at[k])
-            _copy(tile(b_ref, i), b.at[k], loaded.at[k])
-
-        load(0, 0)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            k = i % 2
-
-            @pl.when((i > 0) & (i + 1 < tiles))
-            def _():
-                _wait(a.at[1 - k], stored.at[1 - k])
-
-            @pl.when(i + 1 < tiles)
-            def _():
-                load(i + 1, 1 - k)
-
-            _wait(a.at[k], loaded.at[k])
-            _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k], sum_ref.dtype)
-            _copy(a.at[k], tile(sum_ref, i), stored.at[k])
-
-        for k in range(min(2, tiles)):
-            _wait(a.at[k], stored.at[k])
-
-    two_tiles = pltpu.VMEM((2, rows, sum_ref.shape[1]), sum_ref.dtype)
-    two = pltpu.SemaphoreType.DMA((2,))
-    pl.run_scoped(stream, two_tiles, two_tiles, two, two)
-
-
-def _zero(ref):
-    """Fills with zeros, a tile of rows at a time."""
-    if len(ref.shape) > 2:
-        for i in range(ref.shape[0]):
-            _zero(ref.at[i])
-        return
-    rows, tiles, tile = _tiles(ref)
-
-    if _in_vmem(ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            tile(ref, i)[...] = jnp.zeros((rows, ref.shape[1]), ref.dtype)
-
-        return
-
-    def stream(zeros, stored):
-        zeros[...] = jnp.zeros(zeros.shape, zeros.dtype)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            _copy(zeros, tile(ref, i), stored)
-            _wait(zeros, stored)
-
-    one_tile = pltpu.VMEM((rows, ref.shape[1]), ref.dtype)
-    pl.run_scoped(stream, one_tile, pltpu.SemaphoreType.DMA)
-
-
-_TILE_BYTES = 2**19  # of a chunk, at a time
-
-
-def _tiles(ref):
-    """Rows of a tile, how many tiles make up the chunk, and the i-th of them."""
-    rows, cols = ref.shape
-    sublanes = 32 // ref.dtype.itemsize
-    most = max(1, _TILE_BYTES // (sublanes * cols * ref.dtype.itemsize))
-    blocks = rows // sublanes
-    rows = sublanes * max(k for k in range(1, most + 1) if blocks % k == 0)
-
-    def tile(ref, i):
-        return ref.at[pl.ds(pl.multiple_of(i * rows, rows), rows)]
-
-    return rows, ref.shape[0] // rows, tile
-
-
-def _sum(a, b, dtype, finish=None):
-    """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
-        floating = jnp.issubdtype(a.dtype, jnp.floating)
-        wide = jnp.float32 if floating else jnp.int32
-        a, b = a.astype(wide), b.astype(wide)
-    total = a + b if finish is None else finish(a + b)
-    return total.astype(dtype)
-
-
-# How a collective is called.
-
-
-class _Call:
-    """One call over mesh axes: where it runs, and how its kernels start."""
-
-    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
-        axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-        mesh = jax.sharding.get_abstract_mesh()
-        missing = [axis for axis in axes if axis not in mesh.manual_axes]
-        if missing:
-            axis = missing[0]
-            raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-        sizes = tuple(mesh.shape[axis] for axis in axes)
-        if math.prod(sizes) != N or (len(sizes) == len(SIDES) and sizes != SIDES):
-            want = " × ".join(map(str, SIDES))
-            have = " × ".join(map(str, sizes))
-            where = f"mesh axis {axis_name!r} has {have}"
-            raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-        if set(mesh.manual_axes) != set(mesh.axis_names):
-            cure = "call jax.shard_map without axis_names"
-            raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
-        device = mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if interpret is None:
-            interpret = platform != "tpu"
-        self.interpret = pltpu.InterpretParams() if interpret is True else interpret
-        self.collective_id = collective_id
-        self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes, self.tpu = 2**26, None
-        # Cores to run on, None: as many as can be kept busy; those of the device.
-        self.cores, self.device_cores = cores, 1
-        if cores not in (None, 1, 2):
-            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
-        if self.interpret:
-            _check_threads(name, mesh.size)
-        elif platform == "tpu":
-            self.tpu = pltpu.get_tpu_info()
-            self.vmem_bytes = self.tpu.vmem_capacity_bytes
-            self.device_cores = self.tpu.num_cores
-
-    def launch(self, kernel, x, spec, replicated=False):
-        """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
-
-        replicated: the result is the same at all ranks, and has that type.
-        """
-        types = jax.typeof(x).mat
-        if replicated:
-            types = types.update(varying=types.varying - set(self.axes))
-        chunk = x.shape[-2:]
-        if x.size == 0:
-            zeros = jnp.zeros((*spec["result"], *chunk), x.dtype)
-            return lax.pcast(zeros, tuple(sorted(types.varying)), to="varying")
-
-        grids = [spec["operand"], spec["result"], *spec["scratch"]]
-        chunks = sum(math.prod(grid) for grid in grids)
-        need = chunks * math.prod(chunk) * x.dtype.itemsize
-        memory = spec["memory"]
-        if memory is None:
-            memory = "vmem" if need <= self.vmem_bytes * 3 // 4 else "hbm"
-        place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
-        # Scratch is never in HBM: there, slots are an output that nobody reads.
-        slots = [(*grid, *chunk) for grid in spec["scratch"]]
-        outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
-        scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
-
-        def result(shape):
-            return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=types)
-
-        def body(*refs):
-            kernel(*self.coordinates(), *refs, axes=self.axes)
-
-        tables = _tables(spec, lax.axis_index(self.axes))
-        places = [pltpu.SMEM] * len(tables) + [place]
-        return pl.pallas_call(
-            body,
-            out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
-            out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
-            scratch_shapes=scratch + spec["semaphores"],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=self.barrier_id(spec["barrier"]),
-                vmem_limit_bytes=self.vmem_bytes,
-                # Proven: no index out of bounds, no semaphore left over.
-                disable_bounds_checks=True,
-                disable_semaphore_checks=True,
-            ),
-            interpret=self.interpret,
-            name=self.name,
-        )(*tables, x)[0]
-
-    def coordinates(self):
-        """Where the device that runs the kernel is among the ranks."""
-        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        if len(place) == len(SIDES):
-            return place
-        rank = 0
-        for axis, index in zip(self.axes, place, strict=True):
-            rank = rank * lax.axis_size(axis) + index
-        place = []
-        for side in reversed(SIDES):
-            place.insert(0, rank % side)
-            rank = rank // side
-        return place
-
-    def _plain(self, index):
-        """The interpreter refuses sums of an index that has the type "varying".
-
-        What is read from memory has no such type.
-        """
-        if not (self.interpret and self.check_vma):
-            return index
-
-        def reread(ref):
-            ref[0] = index
-            return ref[0]
-
-        return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
-
-    def barrier_id(self, barrier):
-        """The same for kernels whose ranks signal the same ranks, else another."""
-        if barrier is None or self.collective_id is not None:
-            return self.collective_id if barrier else None
-        pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
-        # The numbers of the interpreter's other semaphores begin at 2000.
-        numbers = 2000 if self.interpret else 2**31 - 1
-        return zlib.crc32(repr(pattern).encode()) % numbers
-
-    def vary(self, x):
-        """x with the type that differs from rank to rank, which collectives take."""
-        fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
-        return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
-
-
-def _tables(spec, rank):
-    """The constants that a kernel looks up, as operands for SMEM.
-
-    Those by rank are [rows, N], and a rank gets its column.
-    """
-
-    def entries(text):
-        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
-
-    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
-    return own + [entries(text) for text in spec.get("tables", ())]
-
-
-def _linear(call, forward, transpose, x, *axes):
-    """forward(call, x, *axes), with its transpose; vmap adds a dimension to chunks."""
-
-    def batchable(*axes):
-        apply = jax.custom_batching.custom_vmap(lambda x: forward(call, x, *axes))
-        inner = tuple(axis + 1 for axis in axes)
-        # Traced only when it is called, or this would never end.
-        apply.def_vmap(lambda size, batched, x: (batchable(*inner)(x), True))
-        return apply
-
-    apply = jax.custom_vjp(batchable(*axes))
-    apply.defvjp(
-        lambda x: (apply(x), None),
-        lambda _, ct: (_linear(call, transpose, forward, ct, *axes),),
-    )
-    return apply(x)
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % N if tiled else shape[axis] != N:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {N}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., N * size, ...] → [N, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], N, x.shape[axis] // N, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[N, ..., size, ...] → [..., N * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], N * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _pack(x, grid, adds):
-    """[n, ...] → [*grid, rows, cols]: shards as chunks of whole tiles, padded."""
-    x = _to_wire(x, adds)
-    n, size = x.shape[0], math.prod(x.shape[1:])
-    parts = math.prod(grid) // n
-    sublanes = 32 // x.dtype.itemsize
-    cols = x.shape[-1] if x.ndim > 2 else 0
-    if cols == 0 or cols % 128 or size // cols % (parts * sublanes):
-        cols = 128
-    rows = -(-size // (parts * sublanes * cols)) * sublanes
-    x = jnp.pad(x.reshape(n, size), ((0, 0), (0, parts * rows * cols - size)))
-    return x.reshape(*grid, rows, cols)
-
-
-def _unpack(chunks, shape, dtype):
-    """[*grid, rows, cols] → [n, ...] of this shape and dtype: undoes `_pack`."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        pair = _unpack(chunks, (shape[0], 2, *shape[1:]), chunks.dtype)
-        return lax.complex(pair[:, 0], pair[:, 1])
-    n, size = shape[0], math.prod(shape[1:])
-    x = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
-    if dtype == jnp.float16 and x.dtype == jnp.uint16:
-        return lax.bitcast_convert_type(x, dtype)
-    return x.astype(dtype)
-
-
-def _to_wire(x, adds):
-    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
-    if x.dtype == jnp.complex64:
-        return jnp.stack([x.real, x.imag], axis=1)
-    if x.dtype == jnp.float16:
-        wide = x.astype(jnp.float32)
-        return wide if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if x.dtype == bool:
-        return x.astype(jnp.int32 if adds else jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8:
-        return x.astype(jnp.int8)
-    if x.dtype.itemsize > 4:
-        raise TypeError(f"a TPU kernel takes no dtype wider than 32 bits: {x.dtype}")
-    return x
-
-
-# The interpreter needs a thread for each device and one more, of a pool whose size
-# jax takes from NPROC when it starts.
-
-
-def _jax_has_started():
-    """Whether jax has made its devices: then their number can no longer change."""
-    devices = jax.config.jax_num_cpu_devices
-    try:
-        jax.config.update("jax_num_cpu_devices", devices + 1)
-        jax.config.update("jax_num_cpu_devices", devices)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _cpus():
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
-if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
-    os.environ["NPROC"] = "64"
-
-
-def _check_threads(name, devices):
-    threads = int(os.environ.get("NPROC", _cpus()))
-    threads = max(threads, jax.local_device_count("cpu"))
-    if threads <= devices:
-        raise RuntimeError(
-            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
-            f"{devices + 1} threads, and jax has {threads}. Set the environment "
-            "variable NPROC=64, or import this module, before jax starts."
+def _transfers(held, axes):
+    """All steps of the schedule; held: [*CHUNKS, size], the chunks at this rank."""
+    x, y = axes.coordinates
+    next_x = _pairs(lambda x, y: (x + 1, y))
+    previous_x = _pairs(lambda x, y: (x - 1, y))
+    next_y = _pairs(lambda x, y: (x, y + 1))
+    previous_y = _pairs(lambda x, y: (x, y - 1))
+
+    def turn(s, held):
+        # send chunk[(x - x0[s]) % 8, (y - y0[s]) % 8] to [x + 1, y]
+        arrived_1 = _permute(
+            held[(x - jnp.array(X0)[s]) % 8, (y - jnp.array(Y0)[s]) % 8],
+            axes,
+            next_x,
         )
+        # send chunk[(x - x1[s]) % 8, (y - y1[s]) % 8] to [x - 1, y]
+        arrived_2 = _permute(
+            held[(x - jnp.array(X1)[s]) % 8, (y - jnp.array(Y1)[s]) % 8],
+            axes,
+            previous_x,
+        )
+        # send chunk[(x - x2[s]) % 8, (y - y2[s]) % 8] to [x, y + 1]
+        arrived_3 = _permute(
+            held[(x - jnp.array(X2)[s]) % 8, (y - jnp.array(Y2)[s]) % 8],
+            axes,
+            next_y,
+        )
+        # send chunk[(x - x3[s]) % 8, (y - y3[s]) % 8] to [x, y - 1]
+        arrived_4 = _permute(
+            held[(x - jnp.array(X3)[s]) % 8, (y - jnp.array(Y3)[s]) % 8],
+            axes,
+            previous_y,
+        )
+        held = held.at[(x - jnp.array(X0)[s] - 1) % 8, (y - jnp.array(Y0)[s]) % 8].set(
+            arrived_1,
+        )
+        held = held.at[(x - jnp.array(X1)[s] + 1) % 8, (y - jnp.array(Y1)[s]) % 8].set(
+            arrived_2,
+        )
+        held = held.at[(x - jnp.array(X2)[s]) % 8, (y - jnp.array(Y2)[s] - 1) % 8].set(
+            arrived_3,
+        )
+        held = held.at[(x - jnp.array(X3)[s]) % 8, (y - jnp.array(Y3)[s] + 1) % 8].set(
+            arrived_4,
+        )
+        return held
+
+    held = lax.fori_loop(0, 15, turn, held)
+
+    # send chunk[(x - 1) % 8, y, 0] to [x + 1, y]
+    arrived_1 = _permute(held[(x - 1) % 8, y, 0], axes, next_x)
+    # send chunk[(x + 2) % 8, (y - 1) % 8, 0] to [x + 1, y]
+    arrived_2 = _permute(held[(x + 2) % 8, (y - 1) % 8, 0], axes, next_x)
+    # send chunk[(x + 2) % 8, (y + 1) % 8, 0] to [x + 1, y]
+    arrived_3 = _permute(held[(x + 2) % 8, (y + 1) % 8, 0], axes, next_x)
+    # send chunk[(x - 3) % 8, y, 1] to [x - 1, y]
+    arrived_4 = _permute(held[(x - 3) % 8, y, 1], axes, previous_x)
+    # send chunk[x, (y - 1) % 8, 1] to [x - 1, y]
+    arrived_5 = _permute(held[x, (y - 1) % 8, 1], axes, previous_x)
+    # send chunk[x, (y + 1) % 8, 1] to [x - 1, y]
+    arrived_6 = _permute(held[x, (y + 1) % 8, 1], axes, previous_x)
+    # send chunk[(x - 2) % 8, (y + 1) % 8, 2] to [x, y + 1]
+    arrived_7 = _permute(held[(x - 2) % 8, (y + 1) % 8, 2], axes, next_y)
+    # send chunk[(x + 1) % 8, y, 2] to [x, y + 1]
+    arrived_8 = _permute(held[(x + 1) % 8, y, 2], axes, next_y)
+    # send chunk[(x + 1) % 8, (y + 2) % 8, 2] to [x, y + 1]
+    arrived_9 = _permute(held[(x + 1) % 8, (y + 2) % 8, 2], axes, next_y)
+    # send chunk[(x - 2) % 8, (y - 1) % 8, 3] to [x, y - 1]
+    arrived_10 = _permute(held[(x - 2) % 8, (y - 1) % 8, 3], axes, previous_y)
+    # send chunk[(x + 1) % 8, (y - 2) % 8, 3] to [x, y - 1]
+    arrived_11 = _permute(held[(x + 1) % 8, (y - 2) % 8, 3], axes, previous_y)
+    # send chunk[(x + 1) % 8, y, 3] to [x, y - 1]
+    arrived_12 = _permute(held[(x + 1) % 8, y, 3], axes, previous_y)
+    held = held.at[(x - 2) % 8, y, 0].set(arrived_1)
+    held = held.at[(x + 1) % 8, (y - 1) % 8, 0].set(arrived_2)
+    held = held.at[(x + 1) % 8, (y + 1) % 8, 0].set(arrived_3)
+    held = held.at[(x - 2) % 8, y, 1].set(arrived_4)
+    held = held.at[(x + 1) % 8, (y - 1) % 8, 1].set(arrived_5)
+    held = held.at[(x + 1) % 8, (y + 1) % 8, 1].set(arrived_6)
+    held = held.at[(x - 2) % 8, y % 8, 2].set(arrived_7)
+    held = held.at[(x + 1) % 8, (y - 1) % 8, 2].set(arrived_8)
+    held = held.at[(x + 1) % 8, (y + 1) % 8, 2].set(arrived_9)
+    held = held.at[(x - 2) % 8, y % 8, 3].set(arrived_10)
+    held = held.at[(x + 1) % 8, (y - 1) % 8, 3].set(arrived_11)
+    held = held.at[(x + 1) % 8, (y + 1) % 8, 3].set(arrived_12)
+
+    return held

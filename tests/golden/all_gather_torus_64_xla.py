@@ -3,28 +3,31 @@
 schedule  all_gather_torus.yaml, sha256 9f543ba57c702537…
 params    X = 8, Y = 8, parts = 4
 proven    for these sizes: data flow, and that each message carries what the schedule says
-gradient  by jax
+gradient  by the transfers, backwards
 
 Inside jax.shard_map: y = all_gather_torus(x, axis_name="i")
 """
 
+import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-X = 8
-Y = 8
-parts = 4
+X, Y = 8, 8  # sides
 SIDES = (X, Y)
-RANKS = math.prod(SIDES)
+RANKS = X * Y
+parts = 4
 CHUNKS = (X, Y, parts)
-PARTS = CHUNKS[2:]  # of a shard
 X0 = [0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 4, 5, 5, 0]
 Y0 = [0, 1, 2, 5, 3, 3, 3, 3, 5, 2, 5, 7, 6, 1, 7]
 X1 = [0, 7, 6, 5, 0, 7, 6, 4, 3, 4, 3, 0, 2, 3, 0]
@@ -35,54 +38,56 @@ X3 = [0, 0, 0, 0, 1, 4, 4, 4, 3, 2, 6, 3, 6, 2, 6]
 Y3 = [0, 7, 6, 5, 5, 0, 7, 6, 6, 6, 4, 2, 3, 2, 0]
 
 
-def all_gather_torus(x, *, axis_name, axis=0, tiled=True):
+def all_gather_torus(
+    x: Any,
+    axis_name: str | Sequence[str],
+    *,
+    axis: int = 0,
+    tiled: bool = True,
+    to: str = "varying",
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+) -> Any:
     """The shards x of all ranks along `axis`, at every rank.
 
     As `lax.all_gather`; call it inside `jax.shard_map`.
+    x: an array, or a tree of them; small ones of one dtype travel together.
     axis_name: a mesh axis, or one for each side of the topology.
-    Raises ValueError where the number of ranks does not divide the axis.
+    to: the type of the result: varying, invarying or reduced.
+    axis_index_groups: as in jax.lax; each of as many ranks as there are here.
     """
-    axes = _axes("all_gather_torus", axis_name)
-    x = _vary(jnp.asarray(x), axes)
-    axis = _axis(axis, x.ndim + (not tiled))
-    if not tiled:
-        x = jnp.expand_dims(x, axis)
-    held = _placed(_cut(x, PARTS), tuple(_coordinates(axes)))
-    held = _transfers(held, axes)
-    return _join(_uncut(held, (RANKS, *x.shape), RANKS), axis)
+    call = _Call.of("all_gather_torus", axis_name, axis_index_groups=axis_index_groups)
+    return _all_gathered(call, _collective(), x, axis, tiled, to)
 
 
 def all_gather_torus_sharded(
-    x,
+    x: Any,
     *,
-    mesh,
-    axis_name,
-    in_specs=None,
-    out_specs=None,
-    **options,
-):
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    in_specs: Any = None,
+    out_specs: Any = None,
+    **options: Any,
+) -> Any:
     """all_gather_torus of an array that lies on the devices of `mesh`.
 
     x holds the ranks' operands joined along axis 0, unless in_specs says otherwise;
     the result is the same array on every device, unless out_specs does.
     """
+    options.setdefault("to", "invarying")
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P() if out_specs is None else out_specs
-    x = jax.device_put(x, NamedSharding(mesh, in_specs))
-    axes = axis_name if isinstance(axis_name, str) else tuple(axis_name)
-    return _mapped(mesh, axes, in_specs, out_specs, **options)(x)
+    specs = (in_specs,), out_specs
+    return _sharded(all_gather_torus, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache
-def _mapped(mesh, axis_name, in_specs, out_specs, **options):
-    apply = functools.partial(all_gather_torus, axis_name=axis_name, **options)
-    specs = {"in_specs": in_specs, "out_specs": out_specs}
-    return jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))
+def _collective():
+    return _Collective("all_gather", _transfers, group=2)
 
 
 def _transfers(held, axes):
     """All steps of the schedule; held: [*CHUNKS, size], the chunks at this rank."""
-    x, y = _coordinates(axes)
+    x, y = axes.coordinates
     next_x = _pairs(lambda x, y: (x + 1, y))
     previous_x = _pairs(lambda x, y: (x - 1, y))
     next_y = _pairs(lambda x, y: (x, y + 1))
@@ -167,167 +172,3 @@ def _transfers(held, axes):
     held = held.at[(x + 1) % 8, (y + 1) % 8, 3].set(arrived_12)
 
     return held
-
-
-# Who sends to whom, and what arrives. What follows is the same in every module.
-
-
-def _pairs(to, when=lambda *place: True):
-    """(sender, receiver) of every rank that sends; `to` gives the receiver's place."""
-    places = [at for at in itertools.product(*map(range, SIDES)) if when(*at)]
-    return [(_rank(at), _rank(to(*at))) for at in places]
-
-
-def _rank(place):
-    """The number of the rank at a place: row-major, each coordinate wrapped."""
-    place = place if isinstance(place, tuple) else (place,)
-    number = 0
-    for coordinate, side in zip(place, SIDES, strict=True):
-        number = number * side + coordinate % side
-    return number
-
-
-def _coordinates(axes):
-    """The place of this rank."""
-    rank, place = lax.axis_index(axes), []
-    for side in reversed(SIDES):
-        place.insert(0, rank % side)
-        rank = rank // side
-    return place
-
-
-def _permute(x, axes, pairs, dtype=None):
-    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
-
-    dtype: as which x travels; None: as it is.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
-
-    def device(rank):
-        place = {}
-        for axis in reversed(axes):
-            rank, place[axis] = divmod(rank, mesh.shape[axis])
-        number = 0
-        for axis in ordered:
-            number = number * mesh.shape[axis] + place[axis]
-        return number
-
-    pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
-    arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
-    return arrived.astype(x.dtype)
-
-
-def _only(pairs, axes, index):
-    """The index at ranks that receive; at the others one beyond the end, to be dropped."""
-    receivers = {receiver for _, receiver in pairs}
-    receives = jnp.array([rank in receivers for rank in range(RANKS)])
-    return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
-
-
-def _carried(held, axes, routes, dtype=None):
-    """What comes to this rank, and where it belongs.
-
-    routes: (sender, receiver, numbers of chunks), each rank once at most on either side.
-    """
-    end = math.prod(CHUNKS)
-    most = max(len(chunks) for _, _, chunks in routes)
-    sent, received = ([[end] * most for _ in range(RANKS)] for _ in range(2))
-    for sender, receiver, chunks in routes:
-        sent[sender][: len(chunks)] = chunks
-        received[receiver][: len(chunks)] = chunks
-    r = lax.axis_index(axes)
-    # Beyond the end there is nothing to send, and what is stored there is dropped.
-    chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
-    pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return _permute(chunks, axes, pairs, dtype), jnp.array(received)[r]
-
-
-def _stored(held, place, arrived):
-    return _flat(held).at[place].set(arrived, mode="drop").reshape(held.shape)
-
-
-def _added(held, place, arrived):
-    return _flat(held).at[place].add(arrived, mode="drop").reshape(held.shape)
-
-
-def _flat(held):
-    """Chunks counted through."""
-    return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
-
-
-# How a collective is called.
-
-
-def _axes(name, axis_name):
-    """The mesh axes, as a tuple. Raises ValueError where they are not the ranks."""
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    mesh = jax.sharding.get_abstract_mesh()
-    missing = [axis for axis in axes if axis not in mesh.manual_axes]
-    if missing:
-        axis = missing[0]
-        raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-    sizes = tuple(mesh.shape[axis] for axis in axes)
-    if math.prod(sizes) != RANKS or (len(sizes) == len(SIDES) and sizes != SIDES):
-        want = " × ".join(map(str, SIDES))
-        have = " × ".join(map(str, sizes))
-        where = f"mesh axis {axis_name!r} has {have}"
-        raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-    return axes
-
-
-def _vary(x, axes):
-    """x with the type that differs from rank to rank, which collectives take."""
-    types = jax.typeof(lax.axis_index(axes)).mat.varying - jax.typeof(x).mat.varying
-    return lax.pcast(x, tuple(sorted(types)), to="varying") if types else x
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % RANKS if tiled else shape[axis] != RANKS:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {RANKS}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., RANKS * size, ...] → [RANKS, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], RANKS, x.shape[axis] // RANKS, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[RANKS, ..., size, ...] → [..., RANKS * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], RANKS * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _cut(x, grid, n=1):
-    """x, of n shards, as whole chunks [*grid, size], padded."""
-    parts = math.prod(grid) // n
-    x = x.reshape(n, math.prod(x.shape) // n)
-    size = -(-x.shape[1] // parts)
-    x = jnp.pad(x, ((0, 0), (0, parts * size - x.shape[1])))
-    return x.reshape(*grid, size)
-
-
-def _uncut(chunks, shape, n=1):
-    """[*grid, size] → this shape, of n shards: undoes `_cut`."""
-    size = math.prod(shape) // n
-    return chunks.reshape(n, math.prod(chunks.shape) // n)[:, :size].reshape(shape)
-
-
-def _placed(own, place, dimensions=1):
-    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet.
-
-    dimensions: how many a chunk has.
-    """
-    chunk = own.shape[own.ndim - dimensions :]
-    held = jnp.zeros_like(own, shape=(*CHUNKS, *chunk))
-    return held.at[place].set(own)

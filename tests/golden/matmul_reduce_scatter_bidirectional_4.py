@@ -10,42 +10,54 @@ Inside jax.shard_map: y = matmul_reduce_scatter_bidirectional(x, w, axis_name="i
 
 import copy
 import dataclasses
+import functools
 import itertools
 import logging
 import math
+import operator
 import os
 import zlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 N = 4  # ranks
 SIDES = (N,)
+RANKS = N
+CHUNKS = (N, 2 - N % 2)
+ALONG = 0  # shards are rows of a matrix
+GROUP = 1  # how many dimensions of CHUNKS say whose a chunk is
+PARTS = CHUNKS[1:]  # of a shard
+SHARES = RANKS  # of a sum
 
 
 def matmul_reduce_scatter_bidirectional(
-    x,
-    w,
+    x: jax.Array,
+    w: jax.Array,
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    epilogue=None,
-    scale=None,
-    bias=None,
-    residual=None,
-    transposed=False,
-    out_dtype=None,
-    partial_dtype=None,
-    memory=None,
-    tile=None,
-    cores=None,
-    interpret=None,
-    collective_id=None,
-):
+    epilogue: str | Callable[..., Any] | None = None,
+    scale: Any = None,
+    bias: Any = None,
+    residual: jax.Array | None = None,
+    transposed: bool = False,
+    out_dtype: Any = None,
+    partial_dtype: Any = None,
+    memory: str | None = None,
+    tile: int | None = None,
+    cores: int | None = None,
+    interpret: Any = None,
+    collective_id: int | None = None,
+) -> jax.Array:
     """The r-th shard of the sum of x @ w; each part is computed just before it is sent.
 
     x: [rows, depth] and w: [depth, cols], this rank's parts of the contraction. As
@@ -64,13 +76,14 @@ def matmul_reduce_scatter_bidirectional(
     tile: so many columns are streamed at a time; None: by a model of the chip.
     cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where
     the device has two cores and there are rows enough.
-    interpret: None interprets the kernel where there is no TPU.
+    interpret: None runs the kernel on a TPU, and the schedule as `lax.ppermute` where
+    there is none; True interprets the kernel there.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
     """
     name = "matmul_reduce_scatter_bidirectional"
-    call = _Call(name, axis_name, interpret, collective_id, cores)
-    x, weights = _operands(call, x, w)
+    call = _KernelCall.of(name, axis_name, interpret, collective_id, cores)
+    x, weights = _operands(x, w)
     options = {
         "function": _epilogue(call.name, epilogue),
         "transposed": transposed,
@@ -81,35 +94,51 @@ def matmul_reduce_scatter_bidirectional(
         "tile": tile,
     }
     shape = _check_product(call, x, weights, options, split=0, gates=False)
-    _spread(call, x.shape[0])
+    call = _spread(call, x.size // max(1, x.shape[-1]))
     extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)
-    return _differentiable(call, _forward, _backward, x, weights, extras, options)
+    return _multiplied(call, _product(), x, weights, extras, options)
 
 
-def matmul_reduce_scatter_bidirectional_sharded(x, w, *, mesh, axis_name, **options):
+def matmul_reduce_scatter_bidirectional_sharded(
+    x: jax.Array,
+    w: jax.Array,
+    *,
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    **options: Any,
+) -> jax.Array:
     """matmul_reduce_scatter_bidirectional on the devices of `mesh`.
 
     x: the whole [rows, depth]; w: the whole [depth, cols].
     """
-    a, function = axis_name, matmul_reduce_scatter_bidirectional
-    in_specs, out_specs = (P(None, a), P(a, None)), P(a, None)
+    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
+    specs = (P(None, a), P(a, None)), P(a, None)
+    return _sharded(matmul_reduce_scatter_bidirectional, (x, w), mesh, a, specs, options)
 
-    def apply(x, w):
-        return function(x, w, axis_name=axis_name, **options)
 
-    pairs = zip((x, w), in_specs, strict=True)
-    x, w = (jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs)
-    specs = {"in_specs": in_specs, "out_specs": out_specs}
-    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x, w)
+@functools.cache
+def _product():
+    return _Multiplied(
+        "reduce_scatter",
+        0,
+        _portable,
+        forward=_forward,
+        backward=_transpose,
+    )
+
+
+def _portable(call, x, weights, partial):
+    (w,) = weights
+    return [_summed_products(_transfers, call, x, w, partial)]
 
 
 def _forward(call, x, weights, extras, options):
     parts = 2  # of a shard
     wide = _shape_of(weights[0], options)[1]
-    m, k, n = x.shape[0] // N, x.shape[1], wide
+    m, k, n = x.shape[0] // RANKS, x.shape[1], wide
     out = options["out_dtype"]
     units = _Units(call, (m, k, n), (parts, 1, 1), x.dtype, out, options["partial"])
-    x = _padded(x.reshape(N, m, k), parts * units.rows, units.depth)
+    x = _padded(x.reshape(RANKS, m, k), parts * units.rows, units.depth)
     cut = ((1, units.depth), (1, units.cols))
     weights = _padded_weights(weights, *cut, options)
 
@@ -121,7 +150,7 @@ def _forward(call, x, weights, extras, options):
         y = y.reshape(-1, parts * units.rows, units.cols)[:, :m, :n]
         return y.reshape(-1, n)
 
-    extras = _cut(extras, units, _SPEC, pack)
+    extras = _extras_in_units(extras, units, _SPEC, pack)
     spec, operands = _SPEC, (x, weights, extras)
     y = _launch_product(call, _kernel, *operands, spec, units, options)
     return unpack(y)
@@ -252,14 +281,6 @@ def _kernel(
     _wait(slots_1_ref.at[0], done)
 
 
-def _backward(call, x, whole, weights, extras, ct, options):
-    """The gradients of x, the weight, and what the epilogue takes."""
-    (ct,), extras_ct = _before_epilogue(_forward, call, x, weights, extras, ct, options)
-    turned = _turned(options, out_dtype=x.dtype, keep=True)
-    dx, whole = _transpose(call, ct.astype(x.dtype), weights, {}, turned)
-    return dx, (_weight_gradient(x, whole, weights[0], options),), extras_ct
-
-
 def _transpose(call, x, weights, extras, options):
     parts = 2  # of a shard
     wide = _shape_of(weights[0], options)[1]
@@ -271,19 +292,20 @@ def _transpose(call, x, weights, extras, options):
     weights = _padded_weights(weights, *cut, options)
 
     def pack(y):
-        y = _padded(y.reshape(N, m, n), parts * units.rows, units.cols)
+        y = _padded(y.reshape(RANKS, m, n), parts * units.rows, units.cols)
         return y.reshape(*_TRANSPOSE_SPEC["o"], units.rows, units.cols)
 
     def unpack(y):
-        return y.reshape(N, -1, units.cols)[:, :m, :n].reshape(N * m, n)
+        return y.reshape(RANKS, -1, units.cols)[:, :m, :n].reshape(RANKS * m, n)
 
-    extras = _cut(extras, units, _TRANSPOSE_SPEC, pack)
+    extras = _extras_in_units(extras, units, _TRANSPOSE_SPEC, pack)
     spec, operands = _TRANSPOSE_SPEC, (x, weights, extras)
     y = _launch_product(call, _transpose_kernel, *operands, spec, units, options)
     if options["keep"]:
         y, gathered = y
         whole = _whole(call, gathered, x, 2)
-        return unpack(y), whole.reshape(N, -1, units.depth)[:, :m, :k].reshape(N * m, k)
+        whole = whole.reshape(RANKS, -1, units.depth)[:, :m, :k].reshape(RANKS * m, k)
+        return unpack(y), whole
     return unpack(y)
 
 
@@ -422,1791 +444,46 @@ def _transpose_kernel(
     _wait(gathered_ref.at[(r - 1) % N, 1], done)
 
 
-# What a product takes. What follows is the same in every module of one.
+def _transfers(held, axes, terms):
+    """All steps of the schedule; held: [*CHUNKS, rows, cols]; terms: this rank's own."""
+    r = axes.index
+    right = _pairs(lambda r: r + 1)
+    left = _pairs(lambda r: r - 1)
 
+    # this rank's own terms
+    held = held.at[(r + N // 2) % N, 0].set(terms[(r + N // 2) % N, 0])
 
-def _operands(call, x, w):
-    """x, and a tuple of the weight or of a gate and the weight."""
-    weights = w if isinstance(w, (tuple, list)) else (w,)
-    weights = tuple(call.vary(jnp.asarray(each)) for each in weights)
-    return _varying_with(call, call.vary(jnp.asarray(x)), weights), weights
+    # this rank's own terms
+    held = held.at[(r - N // 2) % N, 1].set(terms[(r - N // 2) % N, 1])
 
-
-def _check_product(call, x, weights, options, **rule):
-    """The shape of the result; raises ValueError where operands do not match.
-
-    deeper: how many times the depth of x that of a weight is; wider: how many times the
-    rows of x the result has. split: the dimension of the product that is shared out
-    among the ranks. gates: whether there may be a gate.
-    """
-    name, gates, split = call.name, rule.get("gates", True), rule.get("split")
-    deeper, wider = rule.get("deeper", 1), rule.get("wider", 1)
-    if not 1 <= len(weights) <= 1 + gates:
-        want = "a weight, or a gate and a weight" if gates else "one weight"
-        raise ValueError(f"{name} takes {want}, not {len(weights)}")
-    shapes = [x.shape, *(w.shape for w in weights)]
-    if any(len(shape) != 2 for shape in shapes):
-        raise ValueError(f"{name} takes matrices, not {' and '.join(map(str, shapes))}")
-    dtypes = [x.dtype.name, *(w.dtype.name for w in weights)]
-    if len(set(dtypes)) > 1:
-        have = " and ".join(dtypes)
-        raise ValueError(f"{name} takes x and w of one dtype, not {have}")
-    _check_factor(call, x.dtype, _FACTORS)
-    if len(set(shapes[1:])) > 1:
-        have = " and ".join(map(str, shapes[1:]))
-        raise ValueError(f"{name} takes a gate and a weight of one shape, not {have}")
-    (rows, depth), (deep, cols) = x.shape, _shape_of(weights[0], options)
-    if deep != deeper * depth:
-        times = f"{deeper} * " if deeper > 1 else ""
-        what = "columns, transposed" if options["transposed"] else "rows"
-        want = f"w to have {times}{depth} = {deeper * depth} {what}"
-        have = f"x is {x.shape} and w {weights[0].shape}"
-        raise ValueError(f"{name} needs {want}: {have}")
-    if split is not None and (rows, cols)[split] % call.ranks:
-        what = ("rows of x", "columns of w")[split]
-        have = f"{call.ranks} ranks: {(rows, cols)[split]}"
-        raise ValueError(f"{name} shares the {what} out among {have}")
-    if options.get("memory") not in (None, "vmem", "hbm"):
-        have = repr(options["memory"])
-        raise ValueError(f'{name} has its operands in "vmem" or "hbm", not {have}')
-    shares = [call.ranks if split == dimension else 1 for dimension in (0, 1)]
-    return wider * rows // shares[0], cols // shares[1]
-
-
-def _result_dtype(x, scale, out_dtype):
-    if out_dtype is not None:
-        return jnp.dtype(out_dtype)
-    integers = jnp.issubdtype(x.dtype, jnp.integer)
-    return _WIDE if integers and scale is not None else x.dtype
-
-
-def _extras(call, scale, bias, residual, shape, gated, same=False):
-    """What an epilogue takes beside the sums: arrays by name; `shape`: of the result.
-
-    same: the result is the same on all ranks, and so they must be.
-    """
-    found = {}
-
-    def typed(name, it):
-        if not same:
-            return call.vary(it)
-        if call.check_vma and set(call.axes) & set(jax.typeof(it).mat.varying):
-            raise ValueError(f"{call.name} needs a {name} that all ranks have alike")
-        return it
-
-    for name, given in (("scale", scale), ("bias", bias)):
-        if given is None:
-            continue
-        both = given if isinstance(given, (tuple, list)) else (given,)
-        have = [jnp.shape(each) for each in both]
-        if len(both) != 1 + gated or any(it != (shape[1],) for it in have):
-            want = f"{'two of ' if gated else ''}[{shape[1]}]"
-            raise ValueError(f"{call.name} needs a {name} {want}, not {have}")
-        rows = [jnp.asarray(each, jnp.float32) for each in both]
-        found[name] = typed(name, jnp.stack(rows))
-    if residual is not None:
-        residual = typed("residual", jnp.asarray(residual))
-        if residual.shape != shape:
-            want = f"a residual {list(shape)}, not {list(residual.shape)}"
-            raise ValueError(f"{call.name} needs {want}")
-        found["residual"] = residual
-    return found
-
-
-# What is multiplied, and what is done to sums. What follows is the same in every module
-# that multiplies.
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
-
-
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
-class _Epilogue:
-    """What is done to complete sums in 32 bits before they are stored.
-
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
-    """
-
-    def __init__(self, function=None, gated=False):
-        self.function, self.gated = function, gated
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **operands):
-        """The same with other operands."""
-        other = copy.copy(self)
-        vars(other).update(operands)
-        return other
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, operand):
-        """One row for all columns of y."""
-        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
-
-
-# How a collective matmul is called. What follows is the same in every module of one.
-
-
-def _launch_product(call, kernel, x, weights, extras, spec, units, options):
-    """Runs a kernel on units of x and weights.
-
-    extras: scale, bias and residual, in units of the result, by name.
-    Gives the units of the result, and of what was gathered, where that is kept.
-    """
-    cores, rows, (_, cols, dtype) = units.cores, units.rows, units.kinds["o"]
-    types = [jax.typeof(x).mat] * 2  # of the result, and of what was gathered
-    if spec["replicated"]:
-        types[0] = types[0].update(varying=types[0].varying - set(call.axes))
-    transposed, gated = options["transposed"], len(weights) > 1
-    work, sizes = _work(spec, units, weights, extras, options)
-    chip = _Chip.of(call, units.kinds["x"][2])
-    plan = _plan(call.name, work, chip, sizes, options)
-    streams = plan is not None
-    near, far = pltpu.VMEM, pltpu.HBM
-    x_place = far if streams and plan.block is not None else near
-    o_place = far if streams and spec["gathers"] else near
-    w_place = far if streams else near
-
-    # With their places, and whether cores share out their rows.
-    operands = [(x.reshape(*spec["x"], rows, units.depth), x_place, True)]
-    operands += [(w, w_place, False) for w in weights]
-    for name, it in extras.items():
-        residual = name == "residual"
-        operands.append((call.vary(it), o_place if residual else near, residual))
-    results = [((*spec["o"], rows, cols), dtype, o_place)]
-    scratch = []
-    for grid, kind in spec["scratch"]:
-        *tile, each = units.kinds[kind]
-        if kind == "x" and (options["keep"] or x_place is far):
-            # Scratch is never in HBM; what is kept is another result.
-            results.append(((*grid, rows, tile[1]), each, x_place))
-        else:
-            scratch.append(pltpu.VMEM((*grid, *tile), each))
-    finish = _Finish(options["function"], gated, spec["by_columns"])
-    residual = extras["residual"].dtype if "residual" in extras else None
-    dtypes = (units.kinds["x"][2], dtype, residual)
-    own = _stream_buffers(plan, work, dtypes, transposed) if streams else {}
-    # Other ranks write into a result that is the same at all, and into what is gathered:
-    # on two cores these take VMEM of their own, for the blocks of a grid have no place
-    # that others know.
-    asides = {}
-    for number, (shape, each, place) in enumerate(results):
-        if cores > 1 and place is near and (number or spec["replicated"]):
-            asides[number] = pltpu.VMEM((*shape[:-2], units.share, shape[-1]), each)
-
-    def body(*refs):
-        refs = iter(refs)
-        given, blocks = [], []
-        for (_, space, cut), ref in zip(operands, refs, strict=False):
-            given.append(_part_of_core(cores, ref) if cut and space is far else ref)
-        x_ref, w_refs = given[0], given[1 : 1 + len(weights)]
-        w_ref = _Weight(w_refs, transposed, units.depth, spec["w"])
-        done = finish.of(**dict(zip(extras, given[1 + len(weights) :], strict=True)))
-        for (*_, space), ref in zip(results, refs, strict=False):
-            blocks.append(_part_of_core(cores, ref) if space is far else ref)
-        others = list(itertools.islice(refs, len(scratch) + len(spec["semaphores"])))
-        aside = dict(zip(asides, refs, strict=False))
-        o_ref, *gathered = (aside.get(k, ref) for k, ref in enumerate(blocks))
-        multiply = _multiply
-        if streams:
-            buffers = dict(zip(own, refs, strict=True))
-            multiply = _Streamed(plan, w_ref if plan.shared else None, buffers)
-        place = call.coordinates()
-        refs = (x_ref, w_ref, o_ref, *gathered, *others)
-        kernel(*place, *refs, axes=call.axes, multiply=multiply, finish=done)
-        for number, ref in aside.items():
-            blocks[number][...] = ref[...]
-
-    def placed(shape, place, cut):
-        if cut and place is near:
-            return _rows_of_core(cores, shape)
-        return pl.BlockSpec(memory_space=place)
-
-    shapes = [
-        jax.ShapeDtypeStruct(shape, each, manual_axis_type=varying)
-        for (shape, each, _), varying in zip(results, types, strict=False)
-    ]
-    scratch_shapes = [*scratch, *spec["semaphores"], *asides.values(), *own.values()]
-    result = pl.pallas_call(
-        body,
-        out_shape=shapes,
-        in_specs=[placed(it.shape, place, cut) for it, place, cut in operands],
-        out_specs=[placed(shape, place, True) for shape, _, place in results],
-        scratch_shapes=scratch_shapes,
-        **_grid_of_cores(cores),
-        compiler_params=_compiler_params(call, spec, cores),
-        interpret=call.interpret,
-        name=call.name,
-    )(*(it for it, *_ in operands))
-    return result if options["keep"] else result[0]
-
-
-def _work(spec, units, weights, extras, options):
-    """What a kernel does, and how many bytes each operand takes if all are in VMEM."""
-    gated = len(weights) > 1
-    sizes = {name: units.bytes(spec[name], name) for name in ("x", "o")}
-    sizes["w"] = sum(w.size * w.dtype.itemsize for w in weights)
-    others = {k: it.size * it.dtype.itemsize for k, it in extras.items()}
-    if "residual" in others:
-        others["residual"] //= units.cores
-    if units.cores > 1 and spec["replicated"]:
-        sizes["o"] *= 2
-    sizes |= others
-    scratch = [(units.bytes(grid, kind), kind) for grid, kind in spec["scratch"]]
-    sizes["scratch"] = sum(size for size, _ in scratch)
-    gathered = sum(size for size, kind in scratch if kind == "x")
-    gathers, residual = spec["gathers"], others.get("residual", 0)
-    held = sizes["scratch"] - gathered + sum(others.values())
-    held += -residual if gathers else sizes["o"]
-    x, o = units.kinds["x"][2], units.kinds["o"][2]
-    work = _Work(
-        rows=units.share,
-        depth=units.depth,
-        cols=units.cols,
-        groups=spec["groups"],
-        gathers=gathers,
-        by_rows=spec["by_rows"],
-        rolled=spec["rolled"],
-        directions=spec["directions"],
-        sides=1 + gated,
-        x_bytes=x.itemsize,
-        o_bytes=o.itemsize,
-        residual_bytes=extras["residual"].dtype.itemsize if residual else 0,
-        held=held,
-        x=sizes["x"],
-        gathered=gathered,
+    # send chunk[(r + N // 2) % N, 0] to r + 1, to be added, when N % 2 == 0
+    arrived_1 = _permute(held[(r + N // 2) % N, 0], axes, right, terms.partial)
+    # send chunk[(r - N // 2) % N, 1] to r - 1, to be added, when N % 2 == 0
+    arrived_2 = _permute(held[(r - N // 2) % N, 1], axes, left, terms.partial)
+    held = held.at[(r + N // 2 - 1) % N, 0].set(
+        terms.plus(arrived_1)[(r + N // 2 - 1) % N, 0],
     )
-    return work, sizes
-
-
-def _differentiable(call, forward, backward, x, weights, extras, options):
-    """forward(call, x, weights, extras, options), with the gradient by `backward`."""
-
-    def result(x, weights, extras):
-        return forward(call, x, weights, extras, options)
-
-    def kept(x, weights, extras):
-        if not options["keep"]:
-            return result(x, weights, extras), (x, None, weights, extras)
-        y, whole = forward(call, x, weights, extras, options)
-        return y, (x, whole, weights, extras)
-
-    def apply(x, weights, extras):
-        y = result(x, weights, extras)
-        return y[0] if options["keep"] else y
-
-    apply = jax.custom_vjp(apply)
-    apply.defvjp(kept, lambda saved, ct: backward(call, *saved, ct, options))
-    return apply(x, weights, extras)
-
-
-def _plain(options, **changes):
-    """Options of a product without an epilogue, in 32 bits."""
-    plain = {"function": None, "out_dtype": _WIDE, "partial": _WIDE, "keep": False}
-    return {**options, **plain, **changes}
-
-
-def _before_epilogue(forward, call, x, weights, extras, ct, options):
-    """The cotangents of the sums of each weight, and of extras.
-
-    What the epilogue is applied to is computed once more, where that matters.
-    """
-    ct = ct.astype(_WIDE)
-    if options["function"] is None and len(weights) == 1 and not extras:
-        return [ct], {}
-    again = _plain(options)
-    ys = tuple(forward(call, x, (w,), {}, again) for w in weights)
-    finish = _Finish(options["function"], len(weights) > 1)
-
-    def epilogue(ys, extras):
-        return finish.of(**extras)(jnp.concatenate(ys, axis=1))
-
-    return jax.vjp(epilogue, ys, extras)[1](ct)
-
-
-def _turned(options, **changes):
-    """Options of a product by the transposed weight, which has other columns."""
-    turned = not options["transposed"]
-    return _plain(options, transposed=turned, tile=None, **changes)
-
-
-def _weight_gradient(x, ct, w, options):
-    """That of a weight of this shape, which x was multiplied by."""
-    product = _dot(ct.T, x) if options["transposed"] else _dot(x.T, ct)
-    return product.astype(w.dtype)
-
-
-def _cut(extras, units, spec, pack):
-    """Scale, bias and residual in units of the result; `pack` does it for the latter."""
-    grid = spec["o"] if spec["by_columns"] else ()
-    found = {}
-    for name, it in extras.items():
-        if name == "residual":
-            found[name] = pack(it)
-            continue
-        it = _padded(it, it.shape[0], math.prod(grid) * units.cols)
-        it = jnp.moveaxis(it.reshape(it.shape[0], -1, units.cols), 1, 0)
-        found[name] = it.reshape(*grid, *it.shape[1:])
-    return found
-
-
-def _whole(call, gathered, own, count):
-    """The shards of all ranks [N, …], of units that have arrived and this rank's own."""
-    shards = gathered.reshape(N, count, *gathered.shape[-2:])
-    own = own.reshape(shards.shape[1:])
-    return lax.dynamic_update_index_in_dim(shards, own, lax.axis_index(call.axes), 0)
-
-
-def _side_by_side(whole, m, k):
-    """Shards of features [N, parts, rows, depth] as [m, N * k]."""
-    whole = jnp.moveaxis(whole, 2, 0)
-    return whole.reshape(whole.shape[0], N, -1)[:m, :, :k].reshape(m, N * k)
-
-
-# How operands are streamed that do not fit VMEM. What follows is the same in every
-# module of a collective matmul.
-
-
-class _Streamed:
-    """Multiplies by a weight in HBM, of whose columns one tile is in VMEM at a time.
-
-    While one is multiplied by, the next ones are on their way, and what was computed
-    before goes back to HBM. plan: a _Plan. buffers: references to two blocks of x and
-    two tiles of the result and of a residual, tiles of the weight; to semaphores.
-    weight: where all products are by the same one, that; else None.
-    """
-
-    def __init__(self, plan, weight, buffers):
-        self.plan, self.weight = plan, weight
-        self.buffers = buffers
-        self.calls = self.passes = self.known = 0
-        self.seen = []
-        for q in range(min(plan.ahead, plan.loads)):
-            self.load([weight], q % plan.count, plan.slot(q))
-
-    def __call__(self, *products):
-        """Computes products; some of their tiles later, where the plan says so."""
-        products = [part for product in products for part in _apart(product)]
-        units = [unit for product in products for unit in product.parts()]
-        most = self.plan.block
-        if most is None:
-            self.group(units)
-            self.passes += 1
-        elif most > units[0].rows:
-            self.in_blocks(units, most // units[0].rows)
-        else:
-            for product in products:
-                self.in_rows(product)
-        self.calls += 1
-
-    def group(self, products, number=0):
-        """Products whose x is in VMEM; the number-th pass of some that have one text."""
-        plan = self.plan
-        if plan.upto is None:
-            for stack in _stacks(products, most=math.inf):
-                self.anew(stack, number)
-            return
-        upto = plan.upto[self.calls]
-        self.seen = [*self.seen, *products] if plan.block is None else products
-        self.tiles(products, 0, self.known, plan.slot)
-        self.tiles(self.seen, self.known, upto, plan.slot, self.arrive)
-        self.known = max(self.known, upto)
-
-    def in_blocks(self, products, many):
-        """Products whose x is in HBM, so many of them at a time."""
-        blocks = [products[i : i + many] for i in range(0, len(products), many)]
-        x, arrived = self.buffers["x"], self.buffers["arrived"]
-        rows = products[0].rows
-
-        def fetch(number):
-            k = number % 2
-            for i, product in enumerate(blocks[number]):
-                place = x.at[k, pl.ds(i * rows, rows)]
-                _copy(product.factors[0][0], place, arrived.at[k])
-
-        fetch(0)
-        for number, block in enumerate(blocks):
-            k = number % 2
-            _wait(x.at[k, pl.ds(0, len(block) * rows)], arrived.at[k])
-            if number + 1 < len(blocks):
-                fetch(number + 1)
-            near = []
-            for i, product in enumerate(block):
-                place = x.at[k, pl.ds(i * rows, rows)]
-                near.append(product.of(factors=[(place, product.factors[0][1])]))
-            self.group(near)
-            self.passes += 1
-
-    def in_rows(self, product):
-        """A product whose x is in HBM, so many rows of each unit at a time."""
-        size, grid = self.plan.block, product.grid
-        each = product.rows // size
-        count = math.prod(grid) * each
-        x, arrived = self.buffers["x"], self.buffers["arrived"]
-
-        def piece(i):
-            start = i % each * size
-            index = [pl.ds(pl.multiple_of(start, size), size)]
-            number = i // each
-            for extent in reversed(grid):
-                index.insert(0, number % extent)
-                number = number // extent
-            return product.at(tuple(index))
-
-        def fetch(i, k):
-            _copy(piece(i).factors[0][0], x.at[k], arrived.at[k])
-
-        def multiply(i):
-            k = i % 2
-            _wait(x.at[k], arrived.at[k])
-
-            @pl.when(i + 1 < count)
-            def _():
-                fetch(i + 1, 1 - k)
-
-            near = piece(i)
-            self.group([near.of(factors=[(x.at[k], near.factors[0][1])])], i)
-
-        fetch(0, 0)
-        alone = self.plan.upto is not None and self.known == 0
-        if alone:
-            multiply(0)
-        pl.loop(int(alone), count)(multiply)
-        self.passes += count
-
-    def anew(self, stack, number):
-        """Products by all tiles of their weights, which are loaded for them."""
-        plan, weights = self.plan, stack[0].weights
-        count = weights[0].cols[1] // plan.tile
-        first, total = 0, count
-        if plan.loads:
-            first, total = (self.passes + number) * count, plan.loads
-        else:
-            for j in range(min(plan.ahead, count)):
-                self.load(weights, j, plan.slot(j))
-
-        def arrive(j):
-            self.wait(weights, plan.slot(first + j))
-            following = first + j + plan.ahead
-
-            @pl.when(following < total)
-            def _():
-                self.load(weights, following % count, plan.slot(following))
-
-        self.tiles(stack, 0, count, lambda j: plan.slot(first + j), arrive)
-
-    def arrive(self, j):
-        """Waits for the j-th tile of the weight, and loads a later one."""
-        plan = self.plan
-        self.wait([self.weight], plan.slot(j))
-
-        @pl.when(j + plan.ahead < plan.count)
-        def _():
-            self.load([self.weight], j + plan.ahead, plan.slot(j + plan.ahead))
-
-    def load(self, weights, j, slot):
-        """Starts to load the j-th tile of columns of each weight, one below the other."""
-        for part, w in zip(self.parts(weights, slot), weights, strict=True):
-            far = w.columns(j, self.plan.tile).references()
-            for near, ref in zip(part.references(), far, strict=True):
-                _copy(ref, near, self.buffers["loaded"].at[slot])
-
-    def wait(self, weights, slot):
-        for part in self.parts(weights, slot):
-            for near in part.references():
-                _wait(near, self.buffers["loaded"].at[slot])
-
-    def parts(self, weights, slot):
-        """Where a tile of each weight is, in a slot."""
-        ref, tile, start = self.buffers["tiles"].at[slot], self.plan.tile, 0
-        for w in weights:
-            rows = pl.ds(start, w.rows[1])
-            sides = [pl.ds(i * tile, tile) for i in range(len(w.refs))]
-            if w.transposed:
-                refs = [ref.at[side, rows] for side in sides]
-            else:
-                refs = [ref.at[rows, side] for side in sides]
-            yield _Weight(refs, w.transposed)
-            start += w.rows[1]
-
-    def tiles(self, products, first, last, slot, arrive=None):
-        """Products by the same weights, for the tiles first <= j < last of them."""
-        if first == last:
-            return
-        weights, tile = products[0].weights, self.plan.tile
-        start, places = 0, []
-        for product in products:
-            places.append(pl.ds(start, product.rows))
-            start += product.rows
-        far = [not _in_vmem(product.targets[0]) for product in products]
-        out, stored = self.buffers.get("out"), self.buffers.get("stored")
-        added = any(_far_residual(product) for product in products)
-        residuals = {"residual"} if added else set()
-        residual, fetched = self.buffers.get("residual"), self.buffers.get("fetched")
-
-        def part(ref, j):
-            """The j-th tile of what has the weight's columns, or those of two of them."""
-            size = tile * (ref.shape[-1] // weights[0].cols[1])
-            return ref.at[:, pl.ds(pl.multiple_of(j * size, size), size)]
-
-        def fetch(j, k):
-            for product, place in zip(products, places, strict=True):
-                ref = part(product.finish.residual, j)
-                _copy(ref, residual.at[k, place], fetched.at[k])
-
-        if added:
-            fetch(first, 0)
-
-        @pl.loop(first, last)
-        def _(j):
-            k = (j - first) % 2
-            if arrive is not None:
-                arrive(j)
-            if far[0]:
-
-                @pl.when(j - first > 1)
-                def _():
-                    _wait(out.at[k, pl.ds(0, start)], stored.at[k])
-
-            if added:
-                _wait(residual.at[k, pl.ds(0, start)], fetched.at[k])
-
-                @pl.when(j + 1 < last)
-                def _():
-                    fetch(j + 1, 1 - k)
-
-            near = list(self.parts(weights, slot(j)))
-            pieces = []
-            for product, place in zip(products, places, strict=True):
-                pairs = zip(product.factors, near, strict=True)
-                target, plus, finish = product.targets[0], product.plus, product.finish
-                if finish is not None:
-                    names = {"scale", "bias", "residual"} - residuals
-                    finish = finish.each(lambda ref: part(ref, j), *names)
-                if added:
-                    finish = finish.of(residual=residual.at[k, place])
-                piece = product.of(
-                    targets=(out.at[k, place] if far[0] else part(target, j),),
-                    factors=[(x, w) for (x, _), w in pairs],
-                    plus=None if plus is None else part(plus, j),
-                    finish=finish,
-                )
-                pieces.append(piece)
-            _multiply(*pieces)
-            if far[0]:
-                for product, place in zip(products, places, strict=True):
-                    _copy(out.at[k, place], part(product.targets[0], j), stored.at[k])
-
-        if far[0]:
-            for k in range(min(2, last - first)):
-                _wait(out.at[k, pl.ds(0, start)], stored.at[k])
-
-
-def _apart(product):
-    """A product whose columns are shared out among targets as one for each of them."""
-    if len(product.targets) == 1:
-        return [product]
-    parts = []
-    for i, target in enumerate(product.targets):
-        factors = [(x, w.columns(i, target.shape[-1])) for x, w in product.factors]
-        parts.append(product.of(targets=(target,), factors=factors))
-    return parts
-
-
-def _far_residual(product):
-    ref = product.finish and product.finish.residual
-    return ref is not None and not _in_vmem(ref)
-
-
-# Which operands are streamed, and how: what there is to choose from, and a model of the
-# chip that chooses. What follows is the same in every module of a collective matmul.
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """How operands are streamed.
-
-    tile: columns at a time; `count` tiles make up what a product multiplies by.
-    ahead: how many tiles are on their way while one is multiplied by.
-    block: rows of x at a time, None where x is in VMEM.
-    upto: how many tiles of the weight have come, and stay until they are no longer
-    needed, by the end of each group of products; None: all come anew for each group.
-    Products by a tile that comes later than their group are computed as it comes.
-    passes: how often all tiles come, where that is known; rolled: it is not.
-    shared: all products are by the same weight.
-    """
-
-    tile: int
-    count: int
-    ahead: int
-    block: int | None
-    upto: tuple[int, ...] | None
-    passes: int
-    rolled: bool
-    shared: bool
-
-    @property
-    def kept(self):
-        """How many tiles stay."""
-        if self.upto is None:
-            return 0
-        if self.block is not None:
-            return self.count
-        return self.upto[-2] if len(self.upto) > 1 else 0
-
-    @property
-    def slots(self):
-        return min(self.kept + self.ahead + 1, self.count if self.upto else math.inf)
-
-    def slot(self, j):
-        """Where the j-th tile is."""
-        kept, others = self.kept, self.slots - self.kept
-        if others == 0:
-            return j
-        later = kept + (j - kept) % others
-        return jnp.where(j < kept, j, later) if kept else later
-
-    @property
-    def loads(self):
-        """How many tiles of a weight that all products share come in all; 0: unknown."""
-        if not self.shared or (self.upto is None and self.rolled):
-            return 0
-        return self.count if self.upto else self.count * self.passes
-
-
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What a kernel does: products of units of x and of the weight.
-
-    rows, depth, cols: of one unit. groups: how many units each product has, for each
-    call. rolled: the first call that is in a loop, None: there is none. directions: in
-    which units travel at a time. sides: 2 where there is a gate. x_bytes, o_bytes,
-    residual_bytes: of an element, 0 for none. held: bytes that are in VMEM however the
-    rest is streamed. x, gathered: bytes of these.
-    """
-
-    rows: int
-    depth: int
-    cols: int
-    groups: tuple[tuple[int, ...], ...]
-    gathers: bool
-    by_rows: bool
-    rolled: int | None
-    directions: int
-    sides: int
-    x_bytes: int
-    o_bytes: int
-    residual_bytes: int
-    held: int
-    x: int
-    gathered: int
-
-    @property
-    def stack(self):
-        """How many units of depth one product multiplies: the terms of a sum."""
-        return max(map(sum, self.groups)) if self.gathers and not self.by_rows else 1
-
-    def passes(self, plan):
-        """For each group: rows, tiles, whether these are loaded, how often one runs."""
-        known = seen = 0
-        for number, group in enumerate(self.groups):
-            rows, passes = self.rows * sum(group), [1]
-            if not self.by_rows:
-                rows, passes = self.rows, [1] * (1 if self.gathers else sum(group))
-            if plan.block is not None and plan.block > self.rows:
-                together = plan.block // self.rows if self.by_rows else 1
-                times = -(-sum(group) // together)
-                rows, passes = min(rows, plan.block), [1] * times
-            elif plan.block is not None:
-                rows, passes = plan.block, [k * self.rows // plan.block for k in group]
-            if plan.upto is None:
-                yield [(rows, plan.count, True, times) for times in passes]
-                continue
-            seen = rows if plan.block is not None else seen + rows
-            upto = plan.upto[number]
-            found = [(rows, known, False, 1), (seen, upto - known, True, 1)]
-            later = [passes[0] - 1, *passes[1:]]
-            found += [(rows, upto, False, times) for times in later if times]
-            yield [each for each in found if each[1]]
-            known = upto
-
-    def sizes(self, plan):
-        """Bytes of VMEM, by what takes them."""
-        tile = plan.tile * self.sides
-        rows = max(row for group in self.passes(plan) for row, *_ in group)
-        sizes = {"buffers": self.held}
-        if plan.block is None:
-            sizes["x"] = self.x + self.gathered
-        else:
-            sizes["x"] = 2 * plan.block * self.depth * self.x_bytes
-        sizes["weight"] = plan.slots * self.stack * self.depth * tile * self.x_bytes
-        if self.gathers:
-            each = self.o_bytes + self.residual_bytes
-            sizes["result"] = 2 * rows * plan.tile * each
-        sizes["sums"] = min(rows, _ROWS) * tile * 4
-        return sizes
-
-    def plans(self, tiles):
-        """Ways to stream the operands."""
-        count = len(self.groups)
-        many = max(map(sum, self.groups)) if self.by_rows else 1
-        fine = [self.rows * k for k in range(1, many + 1)]
-        fine += [self.rows // k for k in range(2, 65) if self.rows % (k * 32) == 0]
-        blocks = [None]
-        if self.by_rows or not self.gathers:
-            fine = {rows for rows in fine if 128 <= rows <= _ROWS}
-            blocks += sorted(fine or {self.rows})
-        for tile, ahead, block in itertools.product(tiles, (1, 2, 4), blocks):
-            parts = self.cols // tile
-            ways = [None]
-            if self.by_rows and self.rolled != 0:
-                ways.append((parts,) * count)
-            if self.by_rows and self.gathers and self.rolled is None and block is None:
-                some = {parts * k // 4 for k in (1, 2, 3)}
-                for first, kept in itertools.product(range(count - 1), some - {0}):
-                    ways.append((0,) * first + (kept,) * (count - 1 - first) + (parts,))
-                ways.append((0,) * (count - 1) + (parts,))
-            for upto in dict.fromkeys(ways):
-                rolled = self.rolled is not None
-                plan = _Plan(tile, parts, ahead, block, upto, 0, rolled, self.by_rows)
-                passes = [times for group in self.passes(plan) for *_, times in group]
-                yield dataclasses.replace(plan, passes=sum(passes))
-
-
-# The model of a chip: what it can do at best, and what a tile costs beside its product.
-_LINKS = {  # bytes a second of a link, one way, by generation and whether it is lite
-    (4, True): 45e9,
-    (4, False): 45e9,
-    (5, True): 45e9,
-    (5, False): 90e9,
-    (6, True): 90e9,
-    (7, False): 100e9,
-}
-_TILE_SECONDS = 0.2e-6
-_HOP_SECONDS = 1e-6
-_CYCLES = 1.75e9  # a second
-_LONGEST = 36_000  # cycles of code; the compiler takes about a millisecond for each
-
-
-@dataclasses.dataclass(frozen=True)
-class _Chip:
-    """Operations, bytes from HBM and bytes over a link, a second; the VMEM of a core."""
-
-    operations: float
-    hbm: float
-    link: float
-    vmem: int
-    least: int  # rows of a product that keep a matrix unit busy
-    side: int  # columns that a matrix unit multiplies by at once
-
-    @classmethod
-    def of(cls, call, dtype):
-        info = call.tpu
-        if info is None:  # interpreted
-            return cls(230e12, 2.8e12, 90e9, call.vmem_bytes, 64, 128)
-        speed = info.bf16_ops_per_second
-        if dtype.itemsize == 1:
-            integers = jnp.issubdtype(dtype, jnp.integer)
-            speed = info.int8_ops_per_second if integers else info.fp8_ops_per_second
-        if dtype.itemsize == 4:
-            speed = speed / 6
-        speed = speed or info.bf16_ops_per_second
-        link = _LINKS[info.generation, info.is_lite]
-        side = info.mxu_column_size
-        least = 64 if side == 128 else 128
-        hbm = info.mem_bw_bytes_per_second
-        return cls(speed, hbm, link, call.vmem_bytes, least, side)
-
-    def product(self, work, plan, rows):
-        """Seconds for so many rows and one tile."""
-        wide = -(-plan.tile * work.sides // self.side) * self.side
-        operations = 2 * max(rows, self.least) * work.stack * work.depth * wide
-        return operations / self.operations
-
-    def code(self, work, plan):
-        """Cycles of the code of all tiles, each pass having its own."""
-        passes = [row for group in work.passes(plan) for row, *_ in group]
-        return sum(self.product(work, plan, rows) for rows in passes) * _CYCLES
-
-    def seconds(self, work, plan):
-        """How long the kernel takes, as loads, links and products hold each other up."""
-        wide = plan.tile * work.sides
-        load = work.stack * work.depth * wide * work.x_bytes / self.hbm
-        here = now = ready = 0.0
-        begun = []
-        for number, group in enumerate(work.passes(plan)):
-            now = max(now, here)
-            if number + 1 < len(work.groups) and work.gathers:
-                units = sum(work.groups[number + 1]) * work.rows * work.depth
-                bytes = units * work.x_bytes / work.directions
-                here = now + bytes / self.link + _HOP_SECONDS
-            if plan.block is not None:
-                now += plan.block * work.depth * work.x_bytes / self.hbm
-            for rows, count, loads, times in group:
-                store = rows * plan.tile * (work.o_bytes + work.residual_bytes)
-                entered = now
-                for _ in range(count * times):
-                    if loads:
-                        early = len(begun) - plan.ahead
-                        issued = begun[early] if early >= 0 else 0.0
-                        if not work.by_rows or plan.rolled:
-                            issued = max(issued, entered)
-                        ready = max(ready, issued) + load
-                        now = max(now, ready)
-                        begun.append(now)
-                    if work.gathers:
-                        ready += store / self.hbm
-                    now += self.product(work, plan, rows) + _TILE_SECONDS
-        return now
-
-
-def _plan(name, work, chip, sizes, options):
-    """How the operands of a kernel are streamed; None: all are in VMEM.
-
-    sizes: bytes of each, if all were. Raises ValueError where nothing fits.
-    """
-    memory, wanted, most = options["memory"], options["tile"], chip.vmem
-    whole = sum(sizes.values())
-    small = whole <= most // 2 and wanted is None
-    told = f"operands in VMEM, {whole / 2**20:.1f} MiB"
-    if memory == "vmem" or (memory is None and small):
-        _check_fits(name, sizes, most)
-        _log.info("%s: %s", name, told)
-        return None
-    tiles = [128 * k for k in range(1, 17) if work.cols % (128 * k) == 0]
-    if wanted is not None and (wanted < 1 or wanted % 128 or work.cols % wanted):
-        rule = f"a multiple of 128 that divides the {work.cols} columns"
-        raise ValueError(f"{name} takes tiles of {rule}, not {wanted}")
-    plans = list(work.plans(tiles if wanted is None else [wanted]))
-    if work.rolled is not None and work.gathers and not work.by_rows:
-        plans = []  # what is summed up in a loop is stored behind it, from VMEM
-    fitting = [p for p in plans if sum(work.sizes(p).values()) <= most * 15 // 16]
-    if not fitting:
-        if whole <= most and (memory is None or not plans):
-            _log.info("%s: %s", name, told)
-            return None
-        smallest = min(map(work.sizes, plans), key=_total, default=sizes)
-        _check_fits(name, smallest, most * 15 // 16 if plans else most)
-    timed = [(chip.seconds(work, p), chip.code(work, p), p) for p in fitting]
-    plan = _fastest(timed)
-    _log.info("%s: %s", name, _told(plan, work, chip))
-    return plan
-
-
-def _fastest(timed):
-    """Of seconds, cycles of code and plans; twice as much code only for a twentieth less."""
-    shortest = min(code for _, code, _ in timed)
-    short = [it for it in timed if it[1] <= max(_LONGEST, shortest)]
-    long = [it for it in timed if it[1] <= max(2 * _LONGEST, shortest)]
-    best, faster = (min(seconds for seconds, *_ in them) for them in (short, long))
-    if faster < 0.95 * best:
-        short, best = long, faster
-    good = [(code, k) for k, (t, code, _) in enumerate(short) if t <= 1.01 * best]
-    return short[min(good)[1]][2]
-
-
-# Tells how operands are placed, of each kernel that is traced.
-_log = logging.getLogger("ringsched.kernels")
-
-
-def _told(plan, work, chip):
-    """A plan in words."""
-    size = plan.count * plan.tile * work.depth * work.sides * work.x_bytes
-    per_unit = "" if plan.shared else " of each chunk"
-    read = plan.passes if plan.shared and plan.upto is None else 1
-    times = {1: "once", 2: "twice"}.get(read, f"{read} times")
-    if plan.rolled and plan.shared and plan.upto is None:
-        times = "anew for each chunk"
-    tiles = f"{plan.count} tiles of {plan.tile} columns, {plan.ahead} ahead"
-    how = f"in {tiles}, and read {times} ({size / 2**20:.1f} MiB)"
-    parts = [f"the weight{per_unit} is streamed from HBM {how}"]
-    if plan.kept:
-        since = next(k for k, upto in enumerate(plan.upto, 1) if upto)
-        first = "" if since == 1 else f" from chunks {since} on"
-        parts.append(f"{plan.kept} of the tiles stay in VMEM{first}")
-    if plan.block is not None:
-        parts.append(f"x is streamed {plan.block} rows at a time")
-    sizes = work.sizes(plan)
-    each = " + ".join(f"{key} {size / 2**20:.1f}" for key, size in sizes.items())
-    parts.append(f"VMEM {_total(sizes) / 2**20:.1f} MiB: {each}")
-    parts.append(f"modelled {chip.seconds(work, plan) * 1e6:.0f} µs")
-    return "; ".join(parts)
-
-
-def _total(sizes):
-    return sum(sizes.values())
-
-
-def _check_fits(name, sizes, most):
-    if _total(sizes) > most:
-        parts = " + ".join(f"{key} {size / 2**20:.1f}" for key, size in sizes.items())
-        have = f"{most / 2**20:.0f} MiB of VMEM"
-        raise ValueError(f"{name} does not fit {have}: {parts} MiB")
-
-
-def _stream_buffers(plan, work, dtypes, transposed):
-    """Further scratch of a kernel that streams its weights. dtypes: of x, o, residual."""
-    two = pltpu.SemaphoreType.DMA((2,))
-    tile = (work.stack * work.depth, work.sides * plan.tile)
-    tile = tile[::-1] if transposed else tile
-    own = {
-        "tiles": pltpu.VMEM((plan.slots, *tile), dtypes[0]),
-        "loaded": pltpu.SemaphoreType.DMA((plan.slots,)),
-    }
-    if work.gathers:
-        rows = max(row for group in work.passes(plan) for row, *_ in group)
-        own |= {"out": pltpu.VMEM((2, rows, plan.tile), dtypes[1]), "stored": two}
-        if dtypes[2] is not None:
-            own |= {"residual": pltpu.VMEM((2, rows, plan.tile), dtypes[2])}
-            own |= {"fetched": two}
-    if plan.block is not None:
-        own["x"] = pltpu.VMEM((2, plan.block, work.depth), dtypes[0])
-        own["arrived"] = two
-    return own
-
-
-# How chunks are multiplied. What follows is the same in every module that multiplies.
-
-
-class _Product:
-    """target = x @ w, summed up over all x and w, plus what there is already.
-
-    A target that is a tuple has the columns shared out among its references.
-    """
-
-    def __init__(self, target, *factors, plus=None, finish=None):
-        self.targets = target if isinstance(target, tuple) else (target,)
-        self.factors = list(zip(factors[::2], factors[1::2], strict=True))
-        self.plus, self.finish = plus, finish
-
-    def of(self, **changes):
-        """The same with other targets, factors, …."""
-        other = copy.copy(self)
-        vars(other).update(changes)
-        return other
-
-    @property
-    def rows(self):
-        return self.factors[0][0].shape[-2]
-
-    @property
-    def weights(self):
-        return [w for _, w in self.factors]
-
-    @property
-    def grid(self):
-        """Of several units that are multiplied by the same weight."""
-        return self.factors[0][0].shape[:-2]
-
-    def parts(self):
-        """One product for each unit."""
-        if not self.grid:
-            return [self]
-        units = itertools.product(*(range(extent) for extent in self.grid))
-        return [self.at(index) for index in units]
-
-    def at(self, index):
-        """Those of its units, or rows, that have this index."""
-        return self.of(
-            targets=tuple(target.at[index] for target in self.targets),
-            factors=[(x.at[index], w) for x, w in self.factors],
-            plus=None if self.plus is None else self.plus.at[index],
-            finish=self.finish and self.finish.at[index],
-        )
-
-
-def _multiply(*products):
-    """Products of operands in VMEM."""
-    for stack in _stacks([part for product in products for part in product.parts()]):
-        for product, y in zip(stack, _values(stack), strict=True):
-            _store(product, y)
-
-
-def _stacks(products, most=None):
-    """Products in a row by the same weights, of at most so many rows together."""
-    most = _ROWS if most is None else most
-    stacks = []
-    for product in products:
-        known = stacks[-1] if stacks else None
-        if known and product.plus is None and known[0].plus is None:
-            pairs = zip(known[0].weights, product.weights, strict=False)
-            same = len(known[0].factors) == len(product.factors)
-            rows = product.rows + sum(each.rows for each in known)
-            if same and rows <= most and all(a is b for a, b in pairs):
-                known.append(product)
-                continue
-        stacks.append([product])
-    return stacks
-
-
-_ROWS = 1024  # in one product; more of them make longer code, but none that is faster
-
-
-def _values(stack):
-    """What each product of a stack sums up to, in 32 bits."""
-    y = None if stack[0].plus is None else stack[0].plus[...]
-    for x, w, transposed in _blocks(stack):
-        y = _dot(x, w, transposed) if y is None else y + _dot(x, w, transposed)
-    start = 0
-    for product in stack:
-        yield y[start : start + product.rows] if len(stack) > 1 else y
-        start += product.rows
-
-
-def _store(product, y):
-    if product.finish is not None:
-        y = product.finish(y)
-    if len(product.targets) == 1:
-        product.targets[0][...] = y.astype(product.targets[0].dtype)
-        return
-    start = 0
-    for target in product.targets:
-        cols = target.shape[-1]
-        target[...] = y[:, start : start + cols].astype(target.dtype)
-        start += cols
-
-
-def _blocks(stack):
-    """x and w in pieces of _DEPTH, of which one may be put together from several."""
-    xs, ws, transposed, deep = [], [], False, 0
-    for place, w_ref in enumerate(stack[0].weights):
-        x_refs = [product.factors[place][0] for product in stack]
-        transposed = isinstance(w_ref, _Weight) and w_ref.transposed
-        depth = x_refs[0].shape[-1]
-        for start in range(0, depth, _DEPTH):
-            block = pl.ds(start, min(_DEPTH, depth - start))
-            if xs and deep + block.size > _DEPTH:
-                yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
-                xs, ws, deep = [], [], 0
-            xs.append(_joined([x_ref[:, block] for x_ref in x_refs], 0))
-            ws.append(w_ref[block])
-            deep += block.size
-    yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
-
-
-# A product over more depth at once spills its operand out of registers; sums of short
-# ones are added up by the matrix unit itself.
-_DEPTH = 256
-
-
-def _round(y_ref, sum_ref, finish=None):
-    y = sum_ref[...] if finish is None else finish(sum_ref[...])
-    y_ref[...] = y.astype(y_ref.dtype)
-
-
-class _Weight:
-    """A block of a weight [rows, cols]; of a gate and a weight, both side by side.
-
-    transposed: the references are [cols, rows].
-    unit: rows that belong to a chunk; `grid`: how chunks are numbered.
-    """
-
-    def __init__(self, refs, transposed=False, unit=None, grid=()):
-        self.refs, self.transposed = tuple(refs), transposed
-        self.unit, self.grid = unit, grid
-        sizes = self.refs[0].shape[::-1] if transposed else self.refs[0].shape
-        # Where a block starts, its size, and what is known to divide where it starts.
-        self.rows, self.cols = ((0, size, 0) for size in sizes)
-
-    @property
-    def at(self):
-        return _Indexed(self._of_chunk)
-
-    def _of_chunk(self, index):
-        number = 0
-        for each, extent in zip(index, self.grid, strict=True):
-            number = number * extent + each
-        return self._part(rows=(number * self.unit, self.unit, self.unit))
-
-    def columns(self, i, size):
-        """The i-th `size` columns of each matrix."""
-        first, _, step = self.cols
-        return self._part(cols=(first + i * size, size, math.gcd(step, size)))
-
-    def _part(self, **changes):
-        part = copy.copy(self)
-        vars(part).update(changes)
-        return part
-
-    def references(self):
-        """The block of each matrix."""
-        for ref in self.refs:
-            places = [self.rows, self.cols]
-            if self.transposed:
-                places.reverse()
-            yield ref.at[tuple(_span(*place) for place in places)]
-
-    def __getitem__(self, block):
-        """The value of these rows, all matrices side by side."""
-        first, _, step = self.rows
-        rows = (first + block.start, block.size, math.gcd(step, block.start))
-        parts = self._part(rows=rows).references()
-        return _joined([ref[...] for ref in parts], 0 if self.transposed else 1)
-
-
-def _span(start, size, step):
-    """A slice; where it starts is a multiple of `step`."""
-    return pl.ds(start if isinstance(start, int) else pl.multiple_of(start, step), size)
-
-
-class _Indexed:
-    """`thing.at[index]`, as references have it."""
-
-    def __init__(self, get):
-        self.get = get
-
-    def __getitem__(self, index):
-        return self.get(index if isinstance(index, tuple) else (index,))
-
-
-def _columns(ref, i, n):
-    """The i-th of n blocks of columns."""
-    if isinstance(ref, _Weight):
-        return ref.columns(i, ref.cols[1] // n)
-    cols = ref.shape[-1] // n
-    return ref.at[:, _span(i * cols, cols, cols)]
-
-
-class _Finish(_Epilogue):
-    """An epilogue whose operands are references.
-
-    by_columns: chunks of the result are columns, and scale and bias are cut likewise.
-    """
-
-    def __init__(self, function=None, gated=False, by_columns=False):
-        super().__init__(function, gated)
-        self.by_columns = by_columns
-
-    @property
-    def at(self):
-        return _Indexed(self._of_chunk)
-
-    def _of_chunk(self, index):
-        other = self.each(lambda ref: ref.at[index], "residual")
-        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
-        if not (self.by_columns and unit):
-            return other
-        return other.each(lambda ref: ref.at[unit], "scale", "bias")
-
-    def each(self, function, *names):
-        """The same with other references: function of those that have these names."""
-        known = [name for name in names if getattr(self, name) is not None]
-        return self.of(**{name: function(getattr(self, name)) for name in known})
-
-
-class _Units:
-    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look.
-
-    Each core of a device has its own share of the rows of every unit.
-    """
-
-    def __init__(self, call, sizes, parts, dtype, out, partial=None, sides=1):
-        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
-        partial = out if partial is None else partial
-        sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
-        self.cores, most = call.cores, call.device_cores
-        if self.cores is None:
-            rows = _tiled(sizes[0], parts[0], sublanes)
-            self.cores = most if rows >= most * sublanes else 1
-        tiles = (self.cores * sublanes, 128, 128)
-        self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
-        self.share = share = self.rows // self.cores
-        wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
-        self.kinds = {
-            "x": (share, self.depth, dtype),
-            "w": (self.depth, self.cols, dtype),
-            "o": (share, self.cols, out),
-            "sum": (share, sides * self.cols, jnp.dtype(wide)),
-            "partial": (share, self.cols, partial),
-        }
-
-    def bytes(self, grid, kind):
-        rows, cols, dtype = self.kinds[kind]
-        return math.prod(grid) * rows * cols * dtype.itemsize
-
-
-def _tiled(size, parts, tile):
-    """What one of so many parts of a dimension takes, in whole tiles."""
-    return -(-size // (parts * tile)) * tile
-
-
-def _padded(x, rows, cols):
-    """x [..., m, n], with zeros up to [..., rows, cols]."""
-    m, n = x.shape[-2:]
-    if (m, n) == (rows, cols):
-        return x
-    return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
-
-
-# A kernel on two cores is a grid of two: each core runs it on its share of the rows, in
-# a ring of its own with the same core of other devices. VMEM and semaphores are a core's.
-
-# Each core reads the whole of the weights from HBM: on v5p, with fewer rows of bf16 for
-# it to multiply, two cores take longer for that than one takes for everything.
-_ROWS_OF_CORE = 96
-
-
-def _spread(call, rows):
-    """Leaves it to one core where there are few rows, those of all shards together."""
-    if rows < call.device_cores * _ROWS_OF_CORE:
-        call.device_cores = 1
-
-
-def _rows_of_core(cores, shape):
-    """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
-    if cores == 1:
-        return pl.BlockSpec(memory_space=pltpu.VMEM)
-    *grid, rows, cols = shape
-    block = (*grid, rows // cores, cols)
-
-    def index(core):
-        return *(0 for _ in grid), core, 0
-
-    return pl.BlockSpec(block, index, memory_space=pltpu.VMEM)
-
-
-def _part_of_core(cores, ref):
-    """The same of a ref in HBM, which no grid cuts."""
-    if cores == 1:
-        return ref
-    rows = ref.shape[-2] // cores
-    part = pl.ds(pl.multiple_of(pl.program_id(0) * rows, rows), rows)
-    return ref.at[(*(slice(None) for _ in ref.shape[:-2]), part)]
-
-
-def _grid_of_cores(cores):
-    return {"grid": (cores,)} if cores > 1 else {}
-
-
-def _compiler_params(call, spec, cores):
-    barrier = spec["barrier"]
-    if barrier is not None and cores > 1:
-        barrier = (barrier, cores)
-    return pltpu.CompilerParams(
-        dimension_semantics=("parallel",) if cores > 1 else None,
-        collective_id=call.barrier_id(barrier),
-        vmem_limit_bytes=call.vmem_bytes,
-        # Proven: no index out of bounds, no semaphore left over.
-        disable_bounds_checks=True,
-        disable_semaphore_checks=True,
+    held = held.at[(r - N // 2 + 1) % N, 1].set(
+        terms.plus(arrived_2)[(r - N // 2 + 1) % N, 1],
     )
 
-
-def _padded_weights(weights, rows, cols, options):
-    """Each weight with zeros behind its blocks of rows and of columns.
-
-    rows, cols: how many blocks there are, and the size of each with its zeros.
-    """
-    if options["transposed"]:
-        rows, cols = cols, rows
-
-    def padded(w):
-        (n, high), (m, wide) = rows, cols
-        if w.shape == (n * high, m * wide):
-            return w
-        blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
-        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
-        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
-
-    return [padded(w) for w in weights]
-
-
-# How kernels move and add chunks. What follows is the same in every module.
-
-
-def _device(axes, *rank):
-    """The device of a rank: its place on these mesh axes; on others it is this one's."""
-    if len(axes) != len(SIDES):
-        flat = 0
-        for side, coordinate in zip(SIDES, rank, strict=True):
-            flat = flat * side + coordinate
-        rank = []
-        for axis in reversed(axes):
-            rank.insert(0, flat % lax.axis_size(axis))
-            flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, rank, strict=True))
-
-
-def _signal(semaphore, device):
-    """Adds one to this semaphore of a device."""
-    pl.semaphore_signal(
-        semaphore,
-        1,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
+    # this rank's own terms
+    held = held.at[(r + (N + 1) // 2 - 1) % N, 1].set(
+        terms[(r + (N + 1) // 2 - 1) % N, 1],
     )
 
-
-def _send(source_ref, target_ref, sent, received, device):
-    """Starts a copy into the memory of a device.
-
-    `sent` rises here, as the source is read, and `received` there.
-    """
-    pltpu.make_async_remote_copy(
-        source_ref,
-        target_ref,
-        sent,
-        received,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    ).start()
-
-
-def _copy(source_ref, target_ref, done):
-    """Starts a copy within this rank; `done` rises as it is written."""
-    pltpu.make_async_copy(source_ref, target_ref, done).start()
-
-
-def _wait(ref, semaphore):
-    """Waits until the semaphore has risen by the bytes of `ref`; takes them off."""
-    pltpu.make_async_copy(ref, ref, semaphore).wait()
-
-
-def _in_vmem(ref):
-    whole = getattr(ref, "ref", ref)  # of a slice, what it is a slice of
-    return jax.typeof(whole).memory_space == pltpu.VMEM
-
-
-def _add(sum_ref, a_ref, b_ref, finish=None):
-    """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
-    if len(sum_ref.shape) > 2:
-        for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
-        return
-    rows, tiles, tile = _tiles(sum_ref)
-
-    if _in_vmem(sum_ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
-
-        return
-
-    # In HBM, two tiles of each operand: one is added while the next is loaded.
-    def stream(a, b, loaded, stored):
-        def load(i, k):
-            _copy(tile(a_ref, i), a.at[k], loaded.at[k])
-            _copy(tile(b_ref, i), b.at[k], loaded.at[k])
-
-        load(0, 0)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            k = i % 2
-
-            @pl.when((i > 0) & (i + 1 < tiles))
-            def _():
-                _wait(a.at[1 - k], stored.at[1 - k])
-
-            @pl.when(i + 1 < tiles)
-            def _():
-                load(i + 1, 1 - k)
-
-            _wait(a.at[k], loaded.at[k])
-            _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k], sum_ref.dtype)
-            _copy(a.at[k], tile(sum_ref, i), stored.at[k])
-
-        for k in range(min(2, tiles)):
-            _wait(a.at[k], stored.at[k])
-
-    two_tiles = pltpu.VMEM((2, rows, sum_ref.shape[1]), sum_ref.dtype)
-    two = pltpu.SemaphoreType.DMA((2,))
-    pl.run_scoped(stream, two_tiles, two_tiles, two, two)
-
-
-def _zero(ref):
-    """Fills with zeros, a tile of rows at a time."""
-    if len(ref.shape) > 2:
-        for i in range(ref.shape[0]):
-            _zero(ref.at[i])
-        return
-    rows, tiles, tile = _tiles(ref)
-
-    if _in_vmem(ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            tile(ref, i)[...] = jnp.zeros((rows, ref.shape[1]), ref.dtype)
-
-        return
-
-    def stream(zeros, stored):
-        zeros[...] = jnp.zeros(zeros.shape, zeros.dtype)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            _copy(zeros, tile(ref, i), stored)
-            _wait(zeros, stored)
-
-    one_tile = pltpu.VMEM((rows, ref.shape[1]), ref.dtype)
-    pl.run_scoped(stream, one_tile, pltpu.SemaphoreType.DMA)
-
-
-_TILE_BYTES = 2**19  # of a chunk, at a time
-
-
-def _tiles(ref):
-    """Rows of a tile, how many tiles make up the chunk, and the i-th of them."""
-    rows, cols = ref.shape
-    sublanes = 32 // ref.dtype.itemsize
-    most = max(1, _TILE_BYTES // (sublanes * cols * ref.dtype.itemsize))
-    blocks = rows // sublanes
-    rows = sublanes * max(k for k in range(1, most + 1) if blocks % k == 0)
-
-    def tile(ref, i):
-        return ref.at[pl.ds(pl.multiple_of(i * rows, rows), rows)]
-
-    return rows, ref.shape[0] // rows, tile
-
-
-def _sum(a, b, dtype, finish=None):
-    """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
-        floating = jnp.issubdtype(a.dtype, jnp.floating)
-        wide = jnp.float32 if floating else jnp.int32
-        a, b = a.astype(wide), b.astype(wide)
-    total = a + b if finish is None else finish(a + b)
-    return total.astype(dtype)
-
-
-# How a collective is called.
-
-
-class _Call:
-    """One call over mesh axes: where it runs, and how its kernels start."""
-
-    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
-        axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-        mesh = jax.sharding.get_abstract_mesh()
-        missing = [axis for axis in axes if axis not in mesh.manual_axes]
-        if missing:
-            axis = missing[0]
-            raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-        sizes = tuple(mesh.shape[axis] for axis in axes)
-        if math.prod(sizes) != N or (len(sizes) == len(SIDES) and sizes != SIDES):
-            want = " × ".join(map(str, SIDES))
-            have = " × ".join(map(str, sizes))
-            where = f"mesh axis {axis_name!r} has {have}"
-            raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-        if set(mesh.manual_axes) != set(mesh.axis_names):
-            cure = "call jax.shard_map without axis_names"
-            raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
-        device = mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if interpret is None:
-            interpret = platform != "tpu"
-        self.interpret = pltpu.InterpretParams() if interpret is True else interpret
-        self.collective_id = collective_id
-        self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes, self.tpu = 2**26, None
-        # Cores to run on, None: as many as can be kept busy; those of the device.
-        self.cores, self.device_cores = cores, 1
-        if cores not in (None, 1, 2):
-            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
-        if self.interpret:
-            _check_threads(name, mesh.size)
-        elif platform == "tpu":
-            self.tpu = pltpu.get_tpu_info()
-            self.vmem_bytes = self.tpu.vmem_capacity_bytes
-            self.device_cores = self.tpu.num_cores
-
-    def launch(self, kernel, x, spec, replicated=False):
-        """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
-
-        replicated: the result is the same at all ranks, and has that type.
-        """
-        types = jax.typeof(x).mat
-        if replicated:
-            types = types.update(varying=types.varying - set(self.axes))
-        chunk = x.shape[-2:]
-        if x.size == 0:
-            zeros = jnp.zeros((*spec["result"], *chunk), x.dtype)
-            return lax.pcast(zeros, tuple(sorted(types.varying)), to="varying")
-
-        grids = [spec["operand"], spec["result"], *spec["scratch"]]
-        chunks = sum(math.prod(grid) for grid in grids)
-        need = chunks * math.prod(chunk) * x.dtype.itemsize
-        memory = spec["memory"]
-        if memory is None:
-            memory = "vmem" if need <= self.vmem_bytes * 3 // 4 else "hbm"
-        place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
-        # Scratch is never in HBM: there, slots are an output that nobody reads.
-        slots = [(*grid, *chunk) for grid in spec["scratch"]]
-        outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
-        scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
-
-        def result(shape):
-            return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=types)
-
-        def body(*refs):
-            kernel(*self.coordinates(), *refs, axes=self.axes)
-
-        tables = _tables(spec, lax.axis_index(self.axes))
-        places = [pltpu.SMEM] * len(tables) + [place]
-        return pl.pallas_call(
-            body,
-            out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
-            out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
-            scratch_shapes=scratch + spec["semaphores"],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=self.barrier_id(spec["barrier"]),
-                vmem_limit_bytes=self.vmem_bytes,
-                # Proven: no index out of bounds, no semaphore left over.
-                disable_bounds_checks=True,
-                disable_semaphore_checks=True,
-            ),
-            interpret=self.interpret,
-            name=self.name,
-        )(*tables, x)[0]
-
-    def coordinates(self):
-        """Where the device that runs the kernel is among the ranks."""
-        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        if len(place) == len(SIDES):
-            return place
-        rank = 0
-        for axis, index in zip(self.axes, place, strict=True):
-            rank = rank * lax.axis_size(axis) + index
-        place = []
-        for side in reversed(SIDES):
-            place.insert(0, rank % side)
-            rank = rank // side
-        return place
-
-    def _plain(self, index):
-        """The interpreter refuses sums of an index that has the type "varying".
-
-        What is read from memory has no such type.
-        """
-        if not (self.interpret and self.check_vma):
-            return index
-
-        def reread(ref):
-            ref[0] = index
-            return ref[0]
-
-        return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
-
-    def barrier_id(self, barrier):
-        """The same for kernels whose ranks signal the same ranks, else another."""
-        if barrier is None or self.collective_id is not None:
-            return self.collective_id if barrier else None
-        pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
-        # The numbers of the interpreter's other semaphores begin at 2000.
-        numbers = 2000 if self.interpret else 2**31 - 1
-        return zlib.crc32(repr(pattern).encode()) % numbers
-
-    def vary(self, x):
-        """x with the type that differs from rank to rank, which collectives take."""
-        fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
-        return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
-
-
-def _tables(spec, rank):
-    """The constants that a kernel looks up, as operands for SMEM.
-
-    Those by rank are [rows, N], and a rank gets its column.
-    """
-
-    def entries(text):
-        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
-
-    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
-    return own + [entries(text) for text in spec.get("tables", ())]
-
-
-def _linear(call, forward, transpose, x, *axes):
-    """forward(call, x, *axes), with its transpose; vmap adds a dimension to chunks."""
-
-    def batchable(*axes):
-        apply = jax.custom_batching.custom_vmap(lambda x: forward(call, x, *axes))
-        inner = tuple(axis + 1 for axis in axes)
-        # Traced only when it is called, or this would never end.
-        apply.def_vmap(lambda size, batched, x: (batchable(*inner)(x), True))
-        return apply
-
-    apply = jax.custom_vjp(batchable(*axes))
-    apply.defvjp(
-        lambda x: (apply(x), None),
-        lambda _, ct: (_linear(call, transpose, forward, ct, *axes),),
+    # this rank's own terms
+    held = held.at[(r - (N + 1) // 2 + 1) % N, 0].set(
+        terms[(r - (N + 1) // 2 + 1) % N, 0],
     )
-    return apply(x)
 
+    # send chunk[(r + (N + 1) // 2 - s) % N] to r + 1, to be added; s = 1
+    arrived_1 = _permute(held[(r + (N + 1) // 2 - 1) % N], axes, right, terms.partial)
+    # send chunk[(r - (N + 1) // 2 + s) % N] to r - 1, to be added; s = 1
+    arrived_2 = _permute(held[(r - (N + 1) // 2 + 1) % N], axes, left, terms.partial)
+    held = held.at[(r + (N + 1) // 2 - 2) % N].set(
+        terms.plus(arrived_1)[(r + (N + 1) // 2 - 2) % N],
+    )
+    held = axes.combined(held.at[(r - (N + 1) // 2 + 2) % N], arrived_2)
 
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % N if tiled else shape[axis] != N:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {N}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., N * size, ...] → [N, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], N, x.shape[axis] // N, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[N, ..., size, ...] → [..., N * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], N * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _pack(x, grid, adds):
-    """[n, ...] → [*grid, rows, cols]: shards as chunks of whole tiles, padded."""
-    x = _to_wire(x, adds)
-    n, size = x.shape[0], math.prod(x.shape[1:])
-    parts = math.prod(grid) // n
-    sublanes = 32 // x.dtype.itemsize
-    cols = x.shape[-1] if x.ndim > 2 else 0
-    if cols == 0 or cols % 128 or size // cols % (parts * sublanes):
-        cols = 128
-    rows = -(-size // (parts * sublanes * cols)) * sublanes
-    x = jnp.pad(x.reshape(n, size), ((0, 0), (0, parts * rows * cols - size)))
-    return x.reshape(*grid, rows, cols)
-
-
-def _unpack(chunks, shape, dtype):
-    """[*grid, rows, cols] → [n, ...] of this shape and dtype: undoes `_pack`."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        pair = _unpack(chunks, (shape[0], 2, *shape[1:]), chunks.dtype)
-        return lax.complex(pair[:, 0], pair[:, 1])
-    n, size = shape[0], math.prod(shape[1:])
-    x = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
-    if dtype == jnp.float16 and x.dtype == jnp.uint16:
-        return lax.bitcast_convert_type(x, dtype)
-    return x.astype(dtype)
-
-
-def _to_wire(x, adds):
-    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
-    if x.dtype == jnp.complex64:
-        return jnp.stack([x.real, x.imag], axis=1)
-    if x.dtype == jnp.float16:
-        wide = x.astype(jnp.float32)
-        return wide if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if x.dtype == bool:
-        return x.astype(jnp.int32 if adds else jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8:
-        return x.astype(jnp.int8)
-    if x.dtype.itemsize > 4:
-        raise TypeError(f"a TPU kernel takes no dtype wider than 32 bits: {x.dtype}")
-    return x
-
-
-# The interpreter needs a thread for each device and one more, of a pool whose size
-# jax takes from NPROC when it starts.
-
-
-def _jax_has_started():
-    """Whether jax has made its devices: then their number can no longer change."""
-    devices = jax.config.jax_num_cpu_devices
-    try:
-        jax.config.update("jax_num_cpu_devices", devices + 1)
-        jax.config.update("jax_num_cpu_devices", devices)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _cpus():
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
-if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
-    os.environ["NPROC"] = "64"
-
-
-def _check_threads(name, devices):
-    threads = int(os.environ.get("NPROC", _cpus()))
-    threads = max(threads, jax.local_device_count("cpu"))
-    if threads <= devices:
-        raise RuntimeError(
-            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
-            f"{devices + 1} threads, and jax has {threads}. Set the environment "
-            "variable NPROC=64, or import this module, before jax starts."
-        )
+    return held

@@ -8,79 +8,97 @@ gradient  by the transpose, proven likewise
 Inside jax.shard_map: y = reduce_scatter_bidirectional(x, axis_name="i")
 """
 
+import dataclasses
+import functools
+import itertools
 import math
+import operator
 import os
 import zlib
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 N = 4  # ranks
 SIDES = (N,)
+RANKS = N
+CHUNKS = (N, 2 - N % 2)
 
 
 def reduce_scatter_bidirectional(
-    x,
+    x: Any,
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    axis=0,
-    tiled=True,
-    interpret=None,
-    collective_id=None,
-):
+    axis: int = 0,
+    scatter_dimension: int | None = None,
+    tiled: bool = True,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    reduction: str = "sum",
+    interpret: Any = None,
+    collective_id: int | None = None,
+) -> Any:
     """The r-th of N shards along `axis` of the sum of x, at rank r.
 
     As `lax.psum_scatter`; call it inside `jax.shard_map`.
+    x: an array, or a tree of them; small ones of one dtype travel together.
     axis_name: a mesh axis, or one for each side of the topology.
-    interpret: None interprets the kernel where there is no TPU.
+    scatter_dimension: another name of axis.
+    axis_index_groups: as in jax.lax; each of as many ranks as there are here.
+    reduction: "sum", "mean", "max" or "min".
+    interpret: None runs the kernel on a TPU, and the schedule as `lax.ppermute` where
+    there is none; True interprets the kernel there.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where N does not divide the axis.
     """
-    call = _Call("reduce_scatter_bidirectional", axis_name, interpret, collective_id)
-    x = call.vary(jnp.asarray(x))
-    axis = _axis(axis, x.ndim)
-    _check_divides("reduce_scatter_bidirectional", x.shape, axis, tiled)
-    if x.dtype == bool:
-        raise TypeError("reduce_scatter_bidirectional does not add bool")
-    out = _linear(call, _forward, _transpose, x, axis)
-    return out if tiled else jnp.squeeze(out, axis)
+    call = _KernelCall.of(
+        "reduce_scatter_bidirectional",
+        axis_name,
+        interpret,
+        collective_id,
+        axis_index_groups=axis_index_groups,
+        reduction=reduction,
+    )
+    axis = axis if scatter_dimension is None else scatter_dimension
+    return _scattered(call, _collective(), x, axis, tiled)
 
 
 def reduce_scatter_bidirectional_sharded(
-    x,
+    x: Any,
     *,
-    mesh,
-    axis_name,
-    in_specs=None,
-    out_specs=None,
-    **options,
-):
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    in_specs: Any = None,
+    out_specs: Any = None,
+    **options: Any,
+) -> Any:
     """reduce_scatter_bidirectional of an array that lies on the devices of `mesh`.
 
     x holds the ranks' operands joined along axis 0, unless in_specs says otherwise;
     the result is the ranks' results, joined along axis 0, unless out_specs does.
     """
-
-    def apply(block):
-        return reduce_scatter_bidirectional(block, axis_name=axis_name, **options)
-
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P(axis_name) if out_specs is None else out_specs
-    x = jax.device_put(x, NamedSharding(mesh, in_specs))
-    specs = {"in_specs": in_specs, "out_specs": out_specs}
-    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(x)
+    specs = (in_specs,), out_specs
+    return _sharded(reduce_scatter_bidirectional, (x,), mesh, axis_name, specs, options)
 
 
-def _forward(call, x, axis):
-    shards = _split(x, axis)
-    chunks = _pack(shards, _SPEC["operand"], adds=True)
-    chunks = call.launch(_kernel, chunks, _SPEC)
-    return _unpack(chunks, (1, *shards.shape[1:]), x.dtype)[0]
+@functools.cache
+def _collective():
+    return _Collective(
+        "reduce_scatter",
+        _transfers,
+        forward=_Kernel(_kernel, _SPEC),
+        backward=_Kernel(_transpose_kernel, _TRANSPOSE_SPEC),
+    )
 
 
 # Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
@@ -115,6 +133,7 @@ def _kernel(
     received_3,
     *,
     axes,
+    add,
 ):
     """The reduce-scatter, as each rank runs it.
 
@@ -140,7 +159,7 @@ def _kernel(
 
     # wait for chunk[(r + N // 2) % N, 0] of rank (r - 1) % N
     _wait(slots_0_ref.at[0], received_0)
-    _add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 1) % N, 0])
+    add(slots_0_ref.at[0], slots_0_ref.at[0], x_ref.at[(r + 1) % N, 0])
 
     # send chunk[(r + (N + 1) // 2 - s) % N] to r + 1, to be added; s = 1
     _send(slots_0_ref.at[0], slots_2_ref.at[0, 0], done, received_2, right)
@@ -148,7 +167,7 @@ def _kernel(
 
     # wait for chunk[(r - N // 2) % N, 1] of rank (r + 1) % N
     _wait(slots_1_ref.at[0], received_1)
-    _add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r - 1) % N, 1])
+    add(slots_1_ref.at[0], slots_1_ref.at[0], x_ref.at[(r - 1) % N, 1])
 
     # send chunk[(r - (N + 1) // 2 + s) % N] to r - 1, to be added; s = 1
     _send(x_ref.at[(r - 1) % N, 0], slots_3_ref.at[0, 0], done, received_3, left)
@@ -156,11 +175,11 @@ def _kernel(
 
     # wait for chunk[(r + (N + 1) // 2 - s) % N] of rank (r - 1) % N
     _wait(slots_2_ref.at[0], received_2)
-    _add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[r])
+    add(slots_2_ref.at[0], slots_2_ref.at[0], x_ref.at[r])
 
     # wait for chunk[(r - (N + 1) // 2 + s) % N] of rank (r + 1) % N
     _wait(slots_3_ref.at[0], received_3)
-    _add(o_ref, slots_3_ref.at[0], slots_2_ref.at[0])
+    add(o_ref, slots_3_ref.at[0], slots_2_ref.at[0])
 
     # wait until the chunk has left
     _wait(x_ref.at[(r + 2) % N, 0], done)
@@ -169,12 +188,6 @@ def _kernel(
     _wait(x_ref.at[(r + 1) % N, 1], done)
     _wait(x_ref.at[(r - 1) % N, 0], done)
     _wait(slots_1_ref.at[0], done)
-
-
-def _transpose(call, x, axis):
-    chunks = _pack(x[None], _TRANSPOSE_SPEC["operand"], adds=False)
-    chunks = call.launch(_transpose_kernel, chunks, _TRANSPOSE_SPEC)
-    return _join(_unpack(chunks, (N, *x.shape), x.dtype), axis)
 
 
 # Grids of chunks, semaphores, the pattern of the barrier; memory None: by size.
@@ -257,432 +270,24 @@ def _transpose_kernel(
     _wait(o_ref.at[r], done)
 
 
-# How kernels move and add chunks. What follows is the same in every module.
-
-
-def _device(axes, *rank):
-    """The device of a rank: its place on these mesh axes; on others it is this one's."""
-    if len(axes) != len(SIDES):
-        flat = 0
-        for side, coordinate in zip(SIDES, rank, strict=True):
-            flat = flat * side + coordinate
-        rank = []
-        for axis in reversed(axes):
-            rank.insert(0, flat % lax.axis_size(axis))
-            flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, rank, strict=True))
-
-
-def _signal(semaphore, device):
-    """Adds one to this semaphore of a device."""
-    pl.semaphore_signal(
-        semaphore,
-        1,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    )
-
-
-def _send(source_ref, target_ref, sent, received, device):
-    """Starts a copy into the memory of a device.
-
-    `sent` rises here, as the source is read, and `received` there.
-    """
-    pltpu.make_async_remote_copy(
-        source_ref,
-        target_ref,
-        sent,
-        received,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    ).start()
-
-
-def _copy(source_ref, target_ref, done):
-    """Starts a copy within this rank; `done` rises as it is written."""
-    pltpu.make_async_copy(source_ref, target_ref, done).start()
-
-
-def _wait(ref, semaphore):
-    """Waits until the semaphore has risen by the bytes of `ref`; takes them off."""
-    pltpu.make_async_copy(ref, ref, semaphore).wait()
-
-
-def _in_vmem(ref):
-    whole = getattr(ref, "ref", ref)  # of a slice, what it is a slice of
-    return jax.typeof(whole).memory_space == pltpu.VMEM
-
-
-def _add(sum_ref, a_ref, b_ref, finish=None):
-    """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
-    if len(sum_ref.shape) > 2:
-        for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
-        return
-    rows, tiles, tile = _tiles(sum_ref)
-
-    if _in_vmem(sum_ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
-
-        return
-
-    # In HBM, two tiles of each operand: one is added while the next is loaded.
-    def stream(a, b, loaded, stored):
-        def load(i, k):
-            _copy(tile(a_ref, i), a.at[k], loaded.at[k])
-            _copy(tile(b_ref, i), b.at[k], loaded.at[k])
-
-        load(0, 0)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            k = i % 2
-
-            @pl.when((i > 0) & (i + 1 < tiles))
-            def _():
-                _wait(a.at[1 - k], stored.at[1 - k])
-
-            @pl.when(i + 1 < tiles)
-            def _():
-                load(i + 1, 1 - k)
-
-            _wait(a.at[k], loaded.at[k])
-            _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k], sum_ref.dtype)
-            _copy(a.at[k], tile(sum_ref, i), stored.at[k])
-
-        for k in range(min(2, tiles)):
-            _wait(a.at[k], stored.at[k])
-
-    two_tiles = pltpu.VMEM((2, rows, sum_ref.shape[1]), sum_ref.dtype)
-    two = pltpu.SemaphoreType.DMA((2,))
-    pl.run_scoped(stream, two_tiles, two_tiles, two, two)
-
-
-def _zero(ref):
-    """Fills with zeros, a tile of rows at a time."""
-    if len(ref.shape) > 2:
-        for i in range(ref.shape[0]):
-            _zero(ref.at[i])
-        return
-    rows, tiles, tile = _tiles(ref)
-
-    if _in_vmem(ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            tile(ref, i)[...] = jnp.zeros((rows, ref.shape[1]), ref.dtype)
-
-        return
-
-    def stream(zeros, stored):
-        zeros[...] = jnp.zeros(zeros.shape, zeros.dtype)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            _copy(zeros, tile(ref, i), stored)
-            _wait(zeros, stored)
-
-    one_tile = pltpu.VMEM((rows, ref.shape[1]), ref.dtype)
-    pl.run_scoped(stream, one_tile, pltpu.SemaphoreType.DMA)
-
-
-_TILE_BYTES = 2**19  # of a chunk, at a time
-
-
-def _tiles(ref):
-    """Rows of a tile, how many tiles make up the chunk, and the i-th of them."""
-    rows, cols = ref.shape
-    sublanes = 32 // ref.dtype.itemsize
-    most = max(1, _TILE_BYTES // (sublanes * cols * ref.dtype.itemsize))
-    blocks = rows // sublanes
-    rows = sublanes * max(k for k in range(1, most + 1) if blocks % k == 0)
-
-    def tile(ref, i):
-        return ref.at[pl.ds(pl.multiple_of(i * rows, rows), rows)]
-
-    return rows, ref.shape[0] // rows, tile
-
-
-def _sum(a, b, dtype, finish=None):
-    """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
-        floating = jnp.issubdtype(a.dtype, jnp.floating)
-        wide = jnp.float32 if floating else jnp.int32
-        a, b = a.astype(wide), b.astype(wide)
-    total = a + b if finish is None else finish(a + b)
-    return total.astype(dtype)
-
-
-# How a collective is called.
-
-
-class _Call:
-    """One call over mesh axes: where it runs, and how its kernels start."""
-
-    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
-        axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-        mesh = jax.sharding.get_abstract_mesh()
-        missing = [axis for axis in axes if axis not in mesh.manual_axes]
-        if missing:
-            axis = missing[0]
-            raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-        sizes = tuple(mesh.shape[axis] for axis in axes)
-        if math.prod(sizes) != N or (len(sizes) == len(SIDES) and sizes != SIDES):
-            want = " × ".join(map(str, SIDES))
-            have = " × ".join(map(str, sizes))
-            where = f"mesh axis {axis_name!r} has {have}"
-            raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-        if set(mesh.manual_axes) != set(mesh.axis_names):
-            cure = "call jax.shard_map without axis_names"
-            raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
-        device = mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if interpret is None:
-            interpret = platform != "tpu"
-        self.interpret = pltpu.InterpretParams() if interpret is True else interpret
-        self.collective_id = collective_id
-        self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes, self.tpu = 2**26, None
-        # Cores to run on, None: as many as can be kept busy; those of the device.
-        self.cores, self.device_cores = cores, 1
-        if cores not in (None, 1, 2):
-            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
-        if self.interpret:
-            _check_threads(name, mesh.size)
-        elif platform == "tpu":
-            self.tpu = pltpu.get_tpu_info()
-            self.vmem_bytes = self.tpu.vmem_capacity_bytes
-            self.device_cores = self.tpu.num_cores
-
-    def launch(self, kernel, x, spec, replicated=False):
-        """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
-
-        replicated: the result is the same at all ranks, and has that type.
-        """
-        types = jax.typeof(x).mat
-        if replicated:
-            types = types.update(varying=types.varying - set(self.axes))
-        chunk = x.shape[-2:]
-        if x.size == 0:
-            zeros = jnp.zeros((*spec["result"], *chunk), x.dtype)
-            return lax.pcast(zeros, tuple(sorted(types.varying)), to="varying")
-
-        grids = [spec["operand"], spec["result"], *spec["scratch"]]
-        chunks = sum(math.prod(grid) for grid in grids)
-        need = chunks * math.prod(chunk) * x.dtype.itemsize
-        memory = spec["memory"]
-        if memory is None:
-            memory = "vmem" if need <= self.vmem_bytes * 3 // 4 else "hbm"
-        place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
-        # Scratch is never in HBM: there, slots are an output that nobody reads.
-        slots = [(*grid, *chunk) for grid in spec["scratch"]]
-        outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
-        scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
-
-        def result(shape):
-            return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=types)
-
-        def body(*refs):
-            kernel(*self.coordinates(), *refs, axes=self.axes)
-
-        tables = _tables(spec, lax.axis_index(self.axes))
-        places = [pltpu.SMEM] * len(tables) + [place]
-        return pl.pallas_call(
-            body,
-            out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
-            out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
-            scratch_shapes=scratch + spec["semaphores"],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=self.barrier_id(spec["barrier"]),
-                vmem_limit_bytes=self.vmem_bytes,
-                # Proven: no index out of bounds, no semaphore left over.
-                disable_bounds_checks=True,
-                disable_semaphore_checks=True,
-            ),
-            interpret=self.interpret,
-            name=self.name,
-        )(*tables, x)[0]
-
-    def coordinates(self):
-        """Where the device that runs the kernel is among the ranks."""
-        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        if len(place) == len(SIDES):
-            return place
-        rank = 0
-        for axis, index in zip(self.axes, place, strict=True):
-            rank = rank * lax.axis_size(axis) + index
-        place = []
-        for side in reversed(SIDES):
-            place.insert(0, rank % side)
-            rank = rank // side
-        return place
-
-    def _plain(self, index):
-        """The interpreter refuses sums of an index that has the type "varying".
-
-        What is read from memory has no such type.
-        """
-        if not (self.interpret and self.check_vma):
-            return index
-
-        def reread(ref):
-            ref[0] = index
-            return ref[0]
-
-        return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
-
-    def barrier_id(self, barrier):
-        """The same for kernels whose ranks signal the same ranks, else another."""
-        if barrier is None or self.collective_id is not None:
-            return self.collective_id if barrier else None
-        pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
-        # The numbers of the interpreter's other semaphores begin at 2000.
-        numbers = 2000 if self.interpret else 2**31 - 1
-        return zlib.crc32(repr(pattern).encode()) % numbers
-
-    def vary(self, x):
-        """x with the type that differs from rank to rank, which collectives take."""
-        fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
-        return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
-
-
-def _tables(spec, rank):
-    """The constants that a kernel looks up, as operands for SMEM.
-
-    Those by rank are [rows, N], and a rank gets its column.
-    """
-
-    def entries(text):
-        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
-
-    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
-    return own + [entries(text) for text in spec.get("tables", ())]
-
-
-def _linear(call, forward, transpose, x, *axes):
-    """forward(call, x, *axes), with its transpose; vmap adds a dimension to chunks."""
-
-    def batchable(*axes):
-        apply = jax.custom_batching.custom_vmap(lambda x: forward(call, x, *axes))
-        inner = tuple(axis + 1 for axis in axes)
-        # Traced only when it is called, or this would never end.
-        apply.def_vmap(lambda size, batched, x: (batchable(*inner)(x), True))
-        return apply
-
-    apply = jax.custom_vjp(batchable(*axes))
-    apply.defvjp(
-        lambda x: (apply(x), None),
-        lambda _, ct: (_linear(call, transpose, forward, ct, *axes),),
-    )
-    return apply(x)
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % N if tiled else shape[axis] != N:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {N}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., N * size, ...] → [N, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], N, x.shape[axis] // N, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[N, ..., size, ...] → [..., N * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], N * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _pack(x, grid, adds):
-    """[n, ...] → [*grid, rows, cols]: shards as chunks of whole tiles, padded."""
-    x = _to_wire(x, adds)
-    n, size = x.shape[0], math.prod(x.shape[1:])
-    parts = math.prod(grid) // n
-    sublanes = 32 // x.dtype.itemsize
-    cols = x.shape[-1] if x.ndim > 2 else 0
-    if cols == 0 or cols % 128 or size // cols % (parts * sublanes):
-        cols = 128
-    rows = -(-size // (parts * sublanes * cols)) * sublanes
-    x = jnp.pad(x.reshape(n, size), ((0, 0), (0, parts * rows * cols - size)))
-    return x.reshape(*grid, rows, cols)
-
-
-def _unpack(chunks, shape, dtype):
-    """[*grid, rows, cols] → [n, ...] of this shape and dtype: undoes `_pack`."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        pair = _unpack(chunks, (shape[0], 2, *shape[1:]), chunks.dtype)
-        return lax.complex(pair[:, 0], pair[:, 1])
-    n, size = shape[0], math.prod(shape[1:])
-    x = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
-    if dtype == jnp.float16 and x.dtype == jnp.uint16:
-        return lax.bitcast_convert_type(x, dtype)
-    return x.astype(dtype)
-
-
-def _to_wire(x, adds):
-    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
-    if x.dtype == jnp.complex64:
-        return jnp.stack([x.real, x.imag], axis=1)
-    if x.dtype == jnp.float16:
-        wide = x.astype(jnp.float32)
-        return wide if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if x.dtype == bool:
-        return x.astype(jnp.int32 if adds else jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8:
-        return x.astype(jnp.int8)
-    if x.dtype.itemsize > 4:
-        raise TypeError(f"a TPU kernel takes no dtype wider than 32 bits: {x.dtype}")
-    return x
-
-
-# The interpreter needs a thread for each device and one more, of a pool whose size
-# jax takes from NPROC when it starts.
-
-
-def _jax_has_started():
-    """Whether jax has made its devices: then their number can no longer change."""
-    devices = jax.config.jax_num_cpu_devices
-    try:
-        jax.config.update("jax_num_cpu_devices", devices + 1)
-        jax.config.update("jax_num_cpu_devices", devices)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _cpus():
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
-if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
-    os.environ["NPROC"] = "64"
-
-
-def _check_threads(name, devices):
-    threads = int(os.environ.get("NPROC", _cpus()))
-    threads = max(threads, jax.local_device_count("cpu"))
-    if threads <= devices:
-        raise RuntimeError(
-            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
-            f"{devices + 1} threads, and jax has {threads}. Set the environment "
-            "variable NPROC=64, or import this module, before jax starts."
-        )
+def _transfers(held, axes):
+    """All steps of the schedule; held: [*CHUNKS, size], the chunks at this rank."""
+    r = axes.index
+    right = _pairs(lambda r: r + 1)
+    left = _pairs(lambda r: r - 1)
+
+    # send chunk[(r + N // 2) % N, 0] to r + 1, to be added, when N % 2 == 0
+    arrived_1 = _permute(held[(r + N // 2) % N, 0], axes, right)
+    # send chunk[(r - N // 2) % N, 1] to r - 1, to be added, when N % 2 == 0
+    arrived_2 = _permute(held[(r - N // 2) % N, 1], axes, left)
+    held = axes.combined(held.at[(r + N // 2 - 1) % N, 0], arrived_1)
+    held = axes.combined(held.at[(r - N // 2 + 1) % N, 1], arrived_2)
+
+    # send chunk[(r + (N + 1) // 2 - s) % N] to r + 1, to be added; s = 1
+    arrived_1 = _permute(held[(r + (N + 1) // 2 - 1) % N], axes, right)
+    # send chunk[(r - (N + 1) // 2 + s) % N] to r - 1, to be added; s = 1
+    arrived_2 = _permute(held[(r - (N + 1) // 2 + 1) % N], axes, left)
+    held = axes.combined(held.at[(r + (N + 1) // 2 - 2) % N], arrived_1)
+    held = axes.combined(held.at[(r - (N + 1) // 2 + 2) % N], arrived_2)
+
+    return held

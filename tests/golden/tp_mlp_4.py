@@ -10,36 +10,54 @@ Inside jax.shard_map: y = tp_mlp(x, w1, w2, axis_name="i")
 """
 
 import copy
+import dataclasses
+import functools
 import itertools
 import math
+import operator
 import os
 import zlib
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 N = 4  # ranks
 SIDES = (N,)
+RANKS = N
+CHUNKS = (N, 2 - N % 2)
+PARTS = CHUNKS[1:]  # of a shard
+ALONG = 1  # shards are columns of a matrix
+GROUP = 1  # how many dimensions of CHUNKS say whose a chunk is
+SHARES = RANKS  # of a sum
+
+# By how much more than the width before a weight has rows; into how many shards its
+# columns are cut.
+_WIDTHS = ((RANKS, 1), (1, RANKS))
+_EPILOGUES = ("gelu", None)
 
 
 def tp_mlp(
-    x,
-    w1,
-    w2,
+    x: jax.Array,
+    w1: jax.Array,
+    w2: jax.Array,
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    epilogue=None,
-    out_dtype=None,
-    partial_dtype=None,
-    cores=None,
-    interpret=None,
-    collective_id=None,
-):
+    epilogue: Any = None,
+    out_dtype: Any = None,
+    partial_dtype: Any = None,
+    cores: int | None = None,
+    interpret: Any = None,
+    collective_id: int | None = None,
+) -> jax.Array:
     """2 products in each layer; one kernel runs all layers.
 
     x: this rank's shard along its features; w1: [layers, N * width_0, width_1], w2:
@@ -54,68 +72,44 @@ def tp_mlp(
     partial_dtype: in which sums travel; None: that of x.
     cores: of a device, 1 or 2, each of which takes its share of the rows; None: 2 where
     the device has two cores and there are rows enough.
-    interpret: None interprets the kernel where there is no TPU.
+    interpret: None runs the kernel on a TPU, and the schedule as `lax.ppermute` where
+    there is none; True interprets the kernel there.
     collective_id: None derives it from the barrier and the mesh axes.
     Raises ValueError where shapes do not match or do not fit VMEM.
     """
     name = "tp_mlp"
-    call = _Call(name, axis_name, interpret, collective_id, cores)
-    x, *weights = [call.vary(jnp.asarray(it)) for it in (x, w1, w2)]
+    call = _KernelCall.of(name, axis_name, interpret, collective_id, cores)
+    weights = [jnp.asarray(it) for it in (w1, w2)]
+    x = jnp.asarray(x)
     _check_chain(call, x, weights, _WIDTHS)
-    x = _varying_with(call, x, weights)
-    _spread(call, x.shape[0])
+    (x, *weights), _ = _alike(call, (x, *weights))
+    call = _spread(call, x.shape[0])
     finishes = _epilogues(call.name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
     rest = (finishes, out_dtype, partial)
-    return _differentiable(call, _forward, _backward, x, tuple(weights), *rest)
+    if not call.portable:
+        return _Chained(call, _forward, _by_lax, rest)(x, *weights)[0]
+    return _layers(call, x, tuple(weights), *rest)
 
 
-# By how much more than the width before a weight has rows; into how many shards its
-# columns are cut.
-_WIDTHS = ((N, 1), (1, N))
-_EPILOGUES = ("gelu", None)
-
-
-def _by_lax(x, weights, a, finishes, out_dtype, *_):
-    """What the kernel computes, by jax.lax."""
-
-    def layer(x, weights):
-        y = lax.all_gather(x, a, axis=1, tiled=True)
-        y = _dot(y, weights[0])
-        x = _finished(y, finishes[0], x.dtype)
-        y = _dot(x, weights[1])
-        y = lax.psum_scatter(y, a, scatter_dimension=1, tiled=True)
-        x = _finished(y, finishes[1], x.dtype)
-        return x, None
-
-    return lax.scan(layer, x, weights)[0].astype(out_dtype)
-
-
-def _backward(call, x, weights, ct, *rest):
-    """The gradients of x and of the weights, by jax.lax."""
-
-    def by_lax(x, weights):
-        return _by_lax(x, weights, call.axes, *rest)
-
-    return jax.vjp(by_lax, x, weights)[1](ct)
-
-
-def tp_mlp_sharded(x, w1, w2, *, mesh, axis_name, **options):
+def tp_mlp_sharded(
+    x: jax.Array,
+    w1: jax.Array,
+    w2: jax.Array,
+    *,
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    **options: Any,
+) -> jax.Array:
     """tp_mlp of whole arrays on the devices of `mesh`."""
-    a, function = axis_name, tp_mlp
+    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     in_specs = (P(None, a), P(None, None, a), P(None, a, None))
-
-    def apply(*operands):
-        return function(*operands, axis_name=axis_name, **options)
-
-    pairs = zip((x, w1, w2), in_specs, strict=True)
-    operands = [jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs]
-    specs = {"in_specs": in_specs, "out_specs": in_specs[0]}
-    return jax.shard_map(apply, mesh=mesh, check_vma=False, **specs)(*operands)
+    operands, specs = (x, w1, w2), (in_specs, in_specs[0])
+    return _sharded(tp_mlp, operands, mesh, a, specs, options)
 
 
-PARTS = 2  # of a shard
+COUNT = 2  # of a shard
 
 
 def _forward(call, x, weights, finishes, out_dtype, partial):
@@ -123,18 +117,18 @@ def _forward(call, x, weights, finishes, out_dtype, partial):
     m, width_0 = x.shape
     width_1 = w1.shape[2]
     units = [
-        _Units(call, (m, width_0, width_1), (1, PARTS, 1), x.dtype, out_dtype, partial),
-        _Units(call, (m, width_1, width_0), (1, 1, PARTS), x.dtype, out_dtype, partial),
+        _Units(call, (m, width_0, width_1), (1, COUNT, 1), x.dtype, out_dtype, partial),
+        _Units(call, (m, width_1, width_0), (1, 1, COUNT), x.dtype, out_dtype, partial),
     ]
     rows, cols = units[0].rows, units[0].depth
-    x = _padded(x, rows, PARTS * cols).reshape(rows, PARTS, cols)
+    x = _padded(x, rows, COUNT * cols).reshape(rows, COUNT, cols)
     x = jnp.moveaxis(x, 1, 0)
-    w1 = _weight_of_gather(w1, units[0], PARTS)
-    w2 = _weight_of_scatter(w2, units[1], PARTS)
+    w1 = _weight_of_gather(w1, units[0], COUNT)
+    w2 = _weight_of_scatter(w2, units[1], COUNT)
     weights = (w1, w2)
     y = _launch_chain(call, _kernel, x, weights, _SPEC, units, finishes)
-    y = jnp.moveaxis(y.reshape(PARTS, rows, cols), 0, 1)
-    return y.reshape(rows, PARTS * cols)[:m, :width_0]
+    y = jnp.moveaxis(y.reshape(COUNT, rows, cols), 0, 1)
+    return y.reshape(rows, COUNT * cols)[:m, :width_0]
 
 
 # Grids of units, of which kind they are, of which product; semaphores, the barrier.
@@ -427,1033 +421,108 @@ def _kernel(
             _add(o_ref, slots_3_2_ref.at[0], slots_2_2_ref.at[0], finish=finishes[1])
 
 
-# What a chain takes. What follows is the same in all modules of chains.
+def _by_lax(x, weights, a, finishes, out_dtype, *_):
+    """What the kernel computes, by jax.lax."""
+
+    def layer(x, weights):
+        y = lax.all_gather(x, a, axis=1, tiled=True)
+        y = _dot(y, weights[0])
+        x = _finished(y, finishes[0], x.dtype)
+        y = _dot(x, weights[1])
+        y = lax.psum_scatter(y, a, scatter_dimension=1, tiled=True)
+        x = _finished(y, finishes[1], x.dtype)
+        return x, None
+
+    return lax.scan(layer, x, weights)[0].astype(out_dtype)
 
 
-def _check_chain(call, x, weights, widths):
-    """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
-    if x.ndim != 2 or any(w.ndim != 3 for w in weights):
-        have = ", ".join(str(it.shape) for it in (x, *weights))
-        want = "[rows, cols] and [layers, rows, cols]"
-        raise ValueError(f"{call.name} takes {want}, not {have}")
-    dtypes = {it.dtype.name for it in (x, *weights)}
-    if len(dtypes) > 1:
-        have = ", ".join(sorted(dtypes))
-        raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    floats = [name for name in _FACTORS if name != "int8"]
-    _check_factor(call, x.dtype, floats)
-    if any(it.size == 0 for it in (x, *weights)):
-        raise ValueError(f"{call.name} takes no empty operands")
-    if len({w.shape[0] for w in weights}) > 1:
-        have = ", ".join(str(w.shape) for w in weights)
-        raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
-    width = x.shape[1]
-    for number, w in enumerate(weights, 1):
-        factor, shares = widths[number - 1]
-        if w.shape[1] != factor * width:
-            times = f"{factor} * " if factor > 1 else ""
-            want = f"w{number} to have {times}{width} = {factor * width} rows"
-            raise ValueError(f"{call.name} needs {want}: it is {w.shape}")
-        if w.shape[2] % shares:
-            what = f"the {w.shape[2]} columns of w{number} out among {call.ranks} ranks"
-            raise ValueError(f"{call.name} shares {what}")
-        width = w.shape[2] // shares
-    if width != x.shape[1]:
-        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
-        raise ValueError(f"{call.name} gives its result to the next layer: {have}")
+@functools.partial(jax.jit, static_argnums=(0, 3, 4, 5))
+def _layers(call, x, weights, finishes, out_dtype, partial):
+    """All layers, from shard to shard; what a layer gives is in 32 bits."""
+    dtype, wide = x.dtype, _wide(x.dtype)
+
+    def layer(y, weights):
+        y = y.astype(dtype)
+        (y,) = _gathered_products(_transfers_1, call, y, [weights[0]])
+        y = _finished(y, finishes[0], dtype)
+        y = _summed_products(_transfers_2, call, y, weights[1], partial)
+        y = _finished(y, finishes[1], wide)
+        return y, None
+
+    y, _ = lax.scan(layer, x.astype(wide), weights)
+    return y.astype(out_dtype)
 
 
-def _shard_of_whole(call, x, axis):
-    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
-    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
-    if varying:
-        have = f"its type varies over {', '.join(sorted(varying))}"
-        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
-    if x.ndim == 2 and x.shape[axis] % call.ranks:
-        what = ("rows", "columns")[axis]
-        have = f"the {x.shape[axis]} {what} of x out among {call.ranks} ranks"
-        raise ValueError(f"{call.name} shares {have}")
-    shape = list(x.shape)
-    shape[axis] //= call.ranks
-    return jax.ShapeDtypeStruct(shape, x.dtype)
+def _transfers_1(held, axes, out):
+    """All steps of the schedule; held: [*CHUNKS, rows, depth]; out: their products."""
+    r = axes.index
+    right = _pairs(lambda r: r + 1)
+    left = _pairs(lambda r: r - 1)
+
+    # this rank's own
+    out = out.plus(held[r])[r]
+
+    # send chunk[(r - s) % N] to r + 1; s = 0
+    arrived_1 = _permute(held[r % N], axes, right)
+    # send chunk[(r + s) % N] to r - 1; s = 0
+    arrived_2 = _permute(held[r % N], axes, left)
+    held = held.at[(r - 1) % N].set(arrived_1)
+    out = out.plus(arrived_1)[(r - 1) % N]
+    held = held.at[(r + 1) % N].set(arrived_2)
+    out = out.plus(arrived_2)[(r + 1) % N]
+
+    # send chunk[(r - N // 2 + 1) % N, 0] to r + 1, when N % 2 == 0
+    arrived_1 = _permute(held[(r - N // 2 + 1) % N, 0], axes, right)
+    # send chunk[(r + N // 2 - 1) % N, 1] to r - 1, when N % 2 == 0
+    arrived_2 = _permute(held[(r + N // 2 - 1) % N, 1], axes, left)
+    held = held.at[(r - N // 2) % N, 0].set(arrived_1)
+    out = out.plus(arrived_1)[(r - N // 2) % N, 0]
+    held = held.at[(r + N // 2) % N, 1].set(arrived_2)
+    out = out.plus(arrived_2)[(r + N // 2) % N, 1]
+
+    return held, out
 
 
-def _epilogues(name, given, known):
-    """The functions that are applied to the products of a layer; `known`: by name."""
-    if not isinstance(given, (tuple, list)):
-        given = known if given is None else (given, *known[1:])
-    if len(given) != len(known):
-        have = f"{len(given)} epilogues for {len(known)} products"
-        raise ValueError(f"{name} is given {have}")
-    return tuple(_epilogue(name, each) for each in given)
+def _transfers_2(held, axes, terms):
+    """All steps of the schedule; held: [*CHUNKS, rows, cols]; terms: this rank's own."""
+    r = axes.index
+    right = _pairs(lambda r: r + 1)
+    left = _pairs(lambda r: r - 1)
 
+    # this rank's own terms
+    held = held.at[(r + N // 2) % N, 0].set(terms[(r + N // 2) % N, 0])
 
-def _finished(y, finish, dtype):
-    return (y if finish is None else finish(y)).astype(dtype)
+    # this rank's own terms
+    held = held.at[(r - N // 2) % N, 1].set(terms[(r - N // 2) % N, 1])
 
-
-# What is multiplied, and what is done to sums. What follows is the same in every module
-# that multiplies.
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
-
-
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
-class _Epilogue:
-    """What is done to complete sums in 32 bits before they are stored.
-
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
-    """
-
-    def __init__(self, function=None, gated=False):
-        self.function, self.gated = function, gated
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **operands):
-        """The same with other operands."""
-        other = copy.copy(self)
-        vars(other).update(operands)
-        return other
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, operand):
-        """One row for all columns of y."""
-        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
-
-
-# How the layers of a chain are run. What follows is the same in all modules of chains.
-
-
-def _weight_of_gather(w, units, parts):
-    """w [layers, N * depth, cols] as blocks of rows, padded: one for each unit of x."""
-    layers, depth, cols = w.shape
-    w = w.reshape(layers, N, depth // N, cols)
-    return _padded(w, parts * units.depth, units.cols)
-
-
-def _weight_of_scatter(w, units, parts):
-    """w [layers, depth, N * cols], padded: each unit of the result has its block of columns."""
-    layers, depth, cols = w.shape
-    w = _padded(w.reshape(layers, depth, N, cols // N), N, parts * units.cols)
-    w = jnp.pad(w, ((0, 0), (0, units.depth - depth), (0, 0), (0, 0)))
-    return w.reshape(layers, units.depth, N * parts * units.cols)
-
-
-def _launch_chain(call, kernel, x, weights, spec, units, finishes):
-    """Runs a kernel on units of x and weights; gives the units of the result."""
-    share, cols, dtype = units[-1].kinds["o"]
-    cores, rows = units[0].cores, units[0].rows
-    layers = weights[0].shape[0]
-    types = jax.typeof(x).mat
-    if spec["whole"]:  # the result is the same at all ranks
-        types = types.update(varying=types.varying - set(call.axes))
-    scratch = []
-    for grid, kind, number in spec["scratch"]:
-        columns = math.prod(grid) if kind == "columns" else 1
-        *tile, each = units[number].kinds["w" if kind == "columns" else kind]
-        shape = (*(() if kind == "columns" else grid), tile[0], columns * tile[1])
-        scratch.append(pltpu.VMEM(shape, each))
-    sizes = {} if spec["whole"] else {"x": x.size * x.dtype.itemsize // cores}
-    sizes["o"] = math.prod(spec["o"]) * share * cols * dtype.itemsize
-    sizes["scratch"] = sum(math.prod(it.shape) * it.dtype.itemsize for it in scratch)
-    if sum(sizes.values()) > call.vmem_bytes:
-        parts = " + ".join(f"{name} {size / 2**20:.1f}" for name, size in sizes.items())
-        have = f"{call.vmem_bytes / 2**20:.0f} MiB of VMEM"
-        raise ValueError(f"{call.name} does not fit {have}: {parts} MiB")
-    x = x.reshape(*spec["x"], rows, units[0].depth)
-    weights = [
-        w if grid is None else w.reshape(layers, *grid, *unit.kinds["w"][:2])
-        for w, grid, unit in zip(weights, spec["weights"], units, strict=True)
-    ]
-
-    # Other ranks write into a result that is the same at all: on two cores it takes VMEM
-    # of its own, for the blocks of a grid have no place that others know.
-    aside = []
-    if spec["whole"] and cores > 1:
-        aside = [pltpu.VMEM((*spec["o"], share, cols), dtype)]
-
-    def body(x_ref, *refs):
-        done = [_Finish(finish) for finish in finishes]
-        options = {"axes": call.axes, "layers": layers, "finishes": done}
-        x_ref = _part_of_core(cores, x_ref) if spec["whole"] else x_ref
-        refs = list(refs)
-        o_ref = refs[len(weights)]
-        if aside:
-            refs[len(weights)] = refs.pop()
-        kernel(*call.coordinates(), x_ref, *refs, **options)
-        if aside:
-            o_ref[...] = refs[len(weights)][...]
-
-    far = pl.BlockSpec(memory_space=pltpu.HBM)
-    fars = [far] * len(weights)
-    shape = (*spec["o"], rows, cols)
-    return pl.pallas_call(
-        body,
-        out_shape=jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=types),
-        in_specs=[far if spec["whole"] else _rows_of_core(cores, x.shape), *fars],
-        out_specs=_rows_of_core(cores, shape),
-        scratch_shapes=scratch + spec["semaphores"] + aside,
-        **_grid_of_cores(cores),
-        compiler_params=_compiler_params(call, spec, cores),
-        interpret=call.interpret,
-        name=call.name,
-    )(x, *weights)
-
-
-def _differentiable(call, forward, backward, x, weights, *rest):
-    """forward(call, x, weights, *rest), with the gradient that `backward` computes."""
-    apply = jax.custom_vjp(lambda x, weights: forward(call, x, weights, *rest))
-    apply.defvjp(
-        lambda x, weights: (apply(x, weights), (x, weights)),
-        lambda saved, ct: backward(call, *saved, ct, *rest),
+    # send chunk[(r + N // 2) % N, 0] to r + 1, to be added, when N % 2 == 0
+    arrived_1 = _permute(held[(r + N // 2) % N, 0], axes, right, terms.partial)
+    # send chunk[(r - N // 2) % N, 1] to r - 1, to be added, when N % 2 == 0
+    arrived_2 = _permute(held[(r - N // 2) % N, 1], axes, left, terms.partial)
+    held = held.at[(r + N // 2 - 1) % N, 0].set(
+        terms.plus(arrived_1)[(r + N // 2 - 1) % N, 0],
     )
-    return apply(x, weights)
-
-
-# How chunks are multiplied. What follows is the same in every module that multiplies.
-
-
-class _Product:
-    """target = x @ w, summed up over all x and w, plus what there is already.
-
-    A target that is a tuple has the columns shared out among its references.
-    """
-
-    def __init__(self, target, *factors, plus=None, finish=None):
-        self.targets = target if isinstance(target, tuple) else (target,)
-        self.factors = list(zip(factors[::2], factors[1::2], strict=True))
-        self.plus, self.finish = plus, finish
-
-    def of(self, **changes):
-        """The same with other targets, factors, …."""
-        other = copy.copy(self)
-        vars(other).update(changes)
-        return other
-
-    @property
-    def rows(self):
-        return self.factors[0][0].shape[-2]
-
-    @property
-    def weights(self):
-        return [w for _, w in self.factors]
-
-    @property
-    def grid(self):
-        """Of several units that are multiplied by the same weight."""
-        return self.factors[0][0].shape[:-2]
-
-    def parts(self):
-        """One product for each unit."""
-        if not self.grid:
-            return [self]
-        units = itertools.product(*(range(extent) for extent in self.grid))
-        return [self.at(index) for index in units]
-
-    def at(self, index):
-        """Those of its units, or rows, that have this index."""
-        return self.of(
-            targets=tuple(target.at[index] for target in self.targets),
-            factors=[(x.at[index], w) for x, w in self.factors],
-            plus=None if self.plus is None else self.plus.at[index],
-            finish=self.finish and self.finish.at[index],
-        )
-
-
-def _multiply(*products):
-    """Products of operands in VMEM."""
-    for stack in _stacks([part for product in products for part in product.parts()]):
-        for product, y in zip(stack, _values(stack), strict=True):
-            _store(product, y)
-
-
-def _stacks(products, most=None):
-    """Products in a row by the same weights, of at most so many rows together."""
-    most = _ROWS if most is None else most
-    stacks = []
-    for product in products:
-        known = stacks[-1] if stacks else None
-        if known and product.plus is None and known[0].plus is None:
-            pairs = zip(known[0].weights, product.weights, strict=False)
-            same = len(known[0].factors) == len(product.factors)
-            rows = product.rows + sum(each.rows for each in known)
-            if same and rows <= most and all(a is b for a, b in pairs):
-                known.append(product)
-                continue
-        stacks.append([product])
-    return stacks
-
-
-_ROWS = 1024  # in one product; more of them make longer code, but none that is faster
-
-
-def _values(stack):
-    """What each product of a stack sums up to, in 32 bits."""
-    y = None if stack[0].plus is None else stack[0].plus[...]
-    for x, w, transposed in _blocks(stack):
-        y = _dot(x, w, transposed) if y is None else y + _dot(x, w, transposed)
-    start = 0
-    for product in stack:
-        yield y[start : start + product.rows] if len(stack) > 1 else y
-        start += product.rows
-
-
-def _store(product, y):
-    if product.finish is not None:
-        y = product.finish(y)
-    if len(product.targets) == 1:
-        product.targets[0][...] = y.astype(product.targets[0].dtype)
-        return
-    start = 0
-    for target in product.targets:
-        cols = target.shape[-1]
-        target[...] = y[:, start : start + cols].astype(target.dtype)
-        start += cols
-
-
-def _blocks(stack):
-    """x and w in pieces of _DEPTH, of which one may be put together from several."""
-    xs, ws, transposed, deep = [], [], False, 0
-    for place, w_ref in enumerate(stack[0].weights):
-        x_refs = [product.factors[place][0] for product in stack]
-        transposed = isinstance(w_ref, _Weight) and w_ref.transposed
-        depth = x_refs[0].shape[-1]
-        for start in range(0, depth, _DEPTH):
-            block = pl.ds(start, min(_DEPTH, depth - start))
-            if xs and deep + block.size > _DEPTH:
-                yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
-                xs, ws, deep = [], [], 0
-            xs.append(_joined([x_ref[:, block] for x_ref in x_refs], 0))
-            ws.append(w_ref[block])
-            deep += block.size
-    yield _joined(xs, 1), _joined(ws, int(transposed)), transposed
-
-
-# A product over more depth at once spills its operand out of registers; sums of short
-# ones are added up by the matrix unit itself.
-_DEPTH = 256
-
-
-def _round(y_ref, sum_ref, finish=None):
-    y = sum_ref[...] if finish is None else finish(sum_ref[...])
-    y_ref[...] = y.astype(y_ref.dtype)
-
-
-class _Weight:
-    """A block of a weight [rows, cols]; of a gate and a weight, both side by side.
-
-    transposed: the references are [cols, rows].
-    unit: rows that belong to a chunk; `grid`: how chunks are numbered.
-    """
-
-    def __init__(self, refs, transposed=False, unit=None, grid=()):
-        self.refs, self.transposed = tuple(refs), transposed
-        self.unit, self.grid = unit, grid
-        sizes = self.refs[0].shape[::-1] if transposed else self.refs[0].shape
-        # Where a block starts, its size, and what is known to divide where it starts.
-        self.rows, self.cols = ((0, size, 0) for size in sizes)
-
-    @property
-    def at(self):
-        return _Indexed(self._of_chunk)
-
-    def _of_chunk(self, index):
-        number = 0
-        for each, extent in zip(index, self.grid, strict=True):
-            number = number * extent + each
-        return self._part(rows=(number * self.unit, self.unit, self.unit))
-
-    def columns(self, i, size):
-        """The i-th `size` columns of each matrix."""
-        first, _, step = self.cols
-        return self._part(cols=(first + i * size, size, math.gcd(step, size)))
-
-    def _part(self, **changes):
-        part = copy.copy(self)
-        vars(part).update(changes)
-        return part
-
-    def references(self):
-        """The block of each matrix."""
-        for ref in self.refs:
-            places = [self.rows, self.cols]
-            if self.transposed:
-                places.reverse()
-            yield ref.at[tuple(_span(*place) for place in places)]
-
-    def __getitem__(self, block):
-        """The value of these rows, all matrices side by side."""
-        first, _, step = self.rows
-        rows = (first + block.start, block.size, math.gcd(step, block.start))
-        parts = self._part(rows=rows).references()
-        return _joined([ref[...] for ref in parts], 0 if self.transposed else 1)
-
-
-def _span(start, size, step):
-    """A slice; where it starts is a multiple of `step`."""
-    return pl.ds(start if isinstance(start, int) else pl.multiple_of(start, step), size)
-
-
-class _Indexed:
-    """`thing.at[index]`, as references have it."""
-
-    def __init__(self, get):
-        self.get = get
-
-    def __getitem__(self, index):
-        return self.get(index if isinstance(index, tuple) else (index,))
-
-
-def _columns(ref, i, n):
-    """The i-th of n blocks of columns."""
-    if isinstance(ref, _Weight):
-        return ref.columns(i, ref.cols[1] // n)
-    cols = ref.shape[-1] // n
-    return ref.at[:, _span(i * cols, cols, cols)]
-
-
-class _Finish(_Epilogue):
-    """An epilogue whose operands are references.
-
-    by_columns: chunks of the result are columns, and scale and bias are cut likewise.
-    """
-
-    def __init__(self, function=None, gated=False, by_columns=False):
-        super().__init__(function, gated)
-        self.by_columns = by_columns
-
-    @property
-    def at(self):
-        return _Indexed(self._of_chunk)
-
-    def _of_chunk(self, index):
-        other = self.each(lambda ref: ref.at[index], "residual")
-        unit = tuple(i for i in index if not isinstance(i, pl.Slice))
-        if not (self.by_columns and unit):
-            return other
-        return other.each(lambda ref: ref.at[unit], "scale", "bias")
-
-    def each(self, function, *names):
-        """The same with other references: function of those that have these names."""
-        known = [name for name in names if getattr(self, name) is not None]
-        return self.of(**{name: function(getattr(self, name)) for name in known})
-
-
-class _Units:
-    """Rows, depth and columns of a unit, in whole tiles; how units of each kind look.
-
-    Each core of a device has its own share of the rows of every unit.
-    """
-
-    def __init__(self, call, sizes, parts, dtype, out, partial=None, sides=1):
-        """sizes, parts: of rows, depth and columns of a shard; sides: 2 with a gate."""
-        partial = out if partial is None else partial
-        sublanes = max(32 // each.itemsize for each in (dtype, out, partial))
-        self.cores, most = call.cores, call.device_cores
-        if self.cores is None:
-            rows = _tiled(sizes[0], parts[0], sublanes)
-            self.cores = most if rows >= most * sublanes else 1
-        tiles = (self.cores * sublanes, 128, 128)
-        self.rows, self.depth, self.cols = map(_tiled, sizes, parts, tiles)
-        self.share = share = self.rows // self.cores
-        wide = jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
-        self.kinds = {
-            "x": (share, self.depth, dtype),
-            "w": (self.depth, self.cols, dtype),
-            "o": (share, self.cols, out),
-            "sum": (share, sides * self.cols, jnp.dtype(wide)),
-            "partial": (share, self.cols, partial),
-        }
-
-    def bytes(self, grid, kind):
-        rows, cols, dtype = self.kinds[kind]
-        return math.prod(grid) * rows * cols * dtype.itemsize
-
-
-def _tiled(size, parts, tile):
-    """What one of so many parts of a dimension takes, in whole tiles."""
-    return -(-size // (parts * tile)) * tile
-
-
-def _padded(x, rows, cols):
-    """x [..., m, n], with zeros up to [..., rows, cols]."""
-    m, n = x.shape[-2:]
-    if (m, n) == (rows, cols):
-        return x
-    return jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, rows - m), (0, cols - n)))
-
-
-# A kernel on two cores is a grid of two: each core runs it on its share of the rows, in
-# a ring of its own with the same core of other devices. VMEM and semaphores are a core's.
-
-# Each core reads the whole of the weights from HBM: on v5p, with fewer rows of bf16 for
-# it to multiply, two cores take longer for that than one takes for everything.
-_ROWS_OF_CORE = 96
-
-
-def _spread(call, rows):
-    """Leaves it to one core where there are few rows, those of all shards together."""
-    if rows < call.device_cores * _ROWS_OF_CORE:
-        call.device_cores = 1
-
-
-def _rows_of_core(cores, shape):
-    """The block of each core: its share of the rows of every unit [*grid, rows, cols]."""
-    if cores == 1:
-        return pl.BlockSpec(memory_space=pltpu.VMEM)
-    *grid, rows, cols = shape
-    block = (*grid, rows // cores, cols)
-
-    def index(core):
-        return *(0 for _ in grid), core, 0
-
-    return pl.BlockSpec(block, index, memory_space=pltpu.VMEM)
-
-
-def _part_of_core(cores, ref):
-    """The same of a ref in HBM, which no grid cuts."""
-    if cores == 1:
-        return ref
-    rows = ref.shape[-2] // cores
-    part = pl.ds(pl.multiple_of(pl.program_id(0) * rows, rows), rows)
-    return ref.at[(*(slice(None) for _ in ref.shape[:-2]), part)]
-
-
-def _grid_of_cores(cores):
-    return {"grid": (cores,)} if cores > 1 else {}
-
-
-def _compiler_params(call, spec, cores):
-    barrier = spec["barrier"]
-    if barrier is not None and cores > 1:
-        barrier = (barrier, cores)
-    return pltpu.CompilerParams(
-        dimension_semantics=("parallel",) if cores > 1 else None,
-        collective_id=call.barrier_id(barrier),
-        vmem_limit_bytes=call.vmem_bytes,
-        # Proven: no index out of bounds, no semaphore left over.
-        disable_bounds_checks=True,
-        disable_semaphore_checks=True,
+    held = held.at[(r - N // 2 + 1) % N, 1].set(
+        terms.plus(arrived_2)[(r - N // 2 + 1) % N, 1],
     )
 
-
-def _padded_weights(weights, rows, cols, options):
-    """Each weight with zeros behind its blocks of rows and of columns.
-
-    rows, cols: how many blocks there are, and the size of each with its zeros.
-    """
-    if options["transposed"]:
-        rows, cols = cols, rows
-
-    def padded(w):
-        (n, high), (m, wide) = rows, cols
-        if w.shape == (n * high, m * wide):
-            return w
-        blocks = w.reshape(n, w.shape[0] // n, m, w.shape[1] // m)
-        blocks = _padded(jnp.moveaxis(blocks, 2, 1), high, wide)
-        return jnp.moveaxis(blocks, 1, 2).reshape(n * high, m * wide)
-
-    return [padded(w) for w in weights]
-
-
-# How kernels move and add chunks. What follows is the same in every module.
-
-
-def _device(axes, *rank):
-    """The device of a rank: its place on these mesh axes; on others it is this one's."""
-    if len(axes) != len(SIDES):
-        flat = 0
-        for side, coordinate in zip(SIDES, rank, strict=True):
-            flat = flat * side + coordinate
-        rank = []
-        for axis in reversed(axes):
-            rank.insert(0, flat % lax.axis_size(axis))
-            flat = flat // lax.axis_size(axis)
-    return dict(zip(axes, rank, strict=True))
-
-
-def _signal(semaphore, device):
-    """Adds one to this semaphore of a device."""
-    pl.semaphore_signal(
-        semaphore,
-        1,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
+    # this rank's own terms
+    held = held.at[(r + (N + 1) // 2 - 1) % N, 1].set(
+        terms[(r + (N + 1) // 2 - 1) % N, 1],
     )
 
-
-def _send(source_ref, target_ref, sent, received, device):
-    """Starts a copy into the memory of a device.
-
-    `sent` rises here, as the source is read, and `received` there.
-    """
-    pltpu.make_async_remote_copy(
-        source_ref,
-        target_ref,
-        sent,
-        received,
-        device_id=device,
-        device_id_type=pl.DeviceIdType.MESH,
-    ).start()
-
-
-def _copy(source_ref, target_ref, done):
-    """Starts a copy within this rank; `done` rises as it is written."""
-    pltpu.make_async_copy(source_ref, target_ref, done).start()
-
-
-def _wait(ref, semaphore):
-    """Waits until the semaphore has risen by the bytes of `ref`; takes them off."""
-    pltpu.make_async_copy(ref, ref, semaphore).wait()
-
-
-def _in_vmem(ref):
-    whole = getattr(ref, "ref", ref)  # of a slice, what it is a slice of
-    return jax.typeof(whole).memory_space == pltpu.VMEM
-
-
-def _add(sum_ref, a_ref, b_ref, finish=None):
-    """sum = a + b, a tile of rows at a time. sum_ref may be a_ref."""
-    if len(sum_ref.shape) > 2:
-        for i in range(sum_ref.shape[0]):
-            _add(sum_ref.at[i], a_ref.at[i], b_ref.at[i], finish and finish.at[i])
-        return
-    rows, tiles, tile = _tiles(sum_ref)
-
-    if _in_vmem(sum_ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            a, b = tile(a_ref, i)[...], tile(b_ref, i)[...]
-            done = finish and finish.each(lambda ref: tile(ref, i), "residual")
-            tile(sum_ref, i)[...] = _sum(a, b, sum_ref.dtype, done)
-
-        return
-
-    # In HBM, two tiles of each operand: one is added while the next is loaded.
-    def stream(a, b, loaded, stored):
-        def load(i, k):
-            _copy(tile(a_ref, i), a.at[k], loaded.at[k])
-            _copy(tile(b_ref, i), b.at[k], loaded.at[k])
-
-        load(0, 0)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            k = i % 2
-
-            @pl.when((i > 0) & (i + 1 < tiles))
-            def _():
-                _wait(a.at[1 - k], stored.at[1 - k])
-
-            @pl.when(i + 1 < tiles)
-            def _():
-                load(i + 1, 1 - k)
-
-            _wait(a.at[k], loaded.at[k])
-            _wait(b.at[k], loaded.at[k])
-            a[k] = _sum(a[k], b[k], sum_ref.dtype)
-            _copy(a.at[k], tile(sum_ref, i), stored.at[k])
-
-        for k in range(min(2, tiles)):
-            _wait(a.at[k], stored.at[k])
-
-    two_tiles = pltpu.VMEM((2, rows, sum_ref.shape[1]), sum_ref.dtype)
-    two = pltpu.SemaphoreType.DMA((2,))
-    pl.run_scoped(stream, two_tiles, two_tiles, two, two)
-
-
-def _zero(ref):
-    """Fills with zeros, a tile of rows at a time."""
-    if len(ref.shape) > 2:
-        for i in range(ref.shape[0]):
-            _zero(ref.at[i])
-        return
-    rows, tiles, tile = _tiles(ref)
-
-    if _in_vmem(ref):
-
-        @pl.loop(0, tiles)
-        def _(i):
-            tile(ref, i)[...] = jnp.zeros((rows, ref.shape[1]), ref.dtype)
-
-        return
-
-    def stream(zeros, stored):
-        zeros[...] = jnp.zeros(zeros.shape, zeros.dtype)
-
-        @pl.loop(0, tiles)
-        def _(i):
-            _copy(zeros, tile(ref, i), stored)
-            _wait(zeros, stored)
-
-    one_tile = pltpu.VMEM((rows, ref.shape[1]), ref.dtype)
-    pl.run_scoped(stream, one_tile, pltpu.SemaphoreType.DMA)
-
-
-_TILE_BYTES = 2**19  # of a chunk, at a time
-
-
-def _tiles(ref):
-    """Rows of a tile, how many tiles make up the chunk, and the i-th of them."""
-    rows, cols = ref.shape
-    sublanes = 32 // ref.dtype.itemsize
-    most = max(1, _TILE_BYTES // (sublanes * cols * ref.dtype.itemsize))
-    blocks = rows // sublanes
-    rows = sublanes * max(k for k in range(1, most + 1) if blocks % k == 0)
-
-    def tile(ref, i):
-        return ref.at[pl.ds(pl.multiple_of(i * rows, rows), rows)]
-
-    return rows, ref.shape[0] // rows, tile
-
-
-def _sum(a, b, dtype, finish=None):
-    """a + b, added in 32 bits as the vector unit does; integers wrap just the same."""
-    if a.dtype.itemsize < 4 or b.dtype.itemsize < 4:
-        floating = jnp.issubdtype(a.dtype, jnp.floating)
-        wide = jnp.float32 if floating else jnp.int32
-        a, b = a.astype(wide), b.astype(wide)
-    total = a + b if finish is None else finish(a + b)
-    return total.astype(dtype)
-
-
-# How a collective is called.
-
-
-class _Call:
-    """One call over mesh axes: where it runs, and how its kernels start."""
-
-    def __init__(self, name, axis_name, interpret, collective_id, cores=None):
-        axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-        mesh = jax.sharding.get_abstract_mesh()
-        missing = [axis for axis in axes if axis not in mesh.manual_axes]
-        if missing:
-            axis = missing[0]
-            raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-        sizes = tuple(mesh.shape[axis] for axis in axes)
-        if math.prod(sizes) != N or (len(sizes) == len(SIDES) and sizes != SIDES):
-            want = " × ".join(map(str, SIDES))
-            have = " × ".join(map(str, sizes))
-            where = f"mesh axis {axis_name!r} has {have}"
-            raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-        if set(mesh.manual_axes) != set(mesh.axis_names):
-            cure = "call jax.shard_map without axis_names"
-            raise ValueError(f"{name} needs all mesh axes manual: {cure}")
-        self.name, self.axes, self.mesh, self.ranks = name, axes, mesh, N
-        device = mesh.abstract_device
-        platform = jax.default_backend() if device is None else device.platform
-        if interpret is None:
-            interpret = platform != "tpu"
-        self.interpret = pltpu.InterpretParams() if interpret is True else interpret
-        self.collective_id = collective_id
-        self.check_vma = bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-        self.vmem_bytes, self.tpu = 2**26, None
-        # Cores to run on, None: as many as can be kept busy; those of the device.
-        self.cores, self.device_cores = cores, 1
-        if cores not in (None, 1, 2):
-            raise ValueError(f"{name} runs on 1 or 2 cores of a device, not {cores!r}")
-        if self.interpret:
-            _check_threads(name, mesh.size)
-        elif platform == "tpu":
-            self.tpu = pltpu.get_tpu_info()
-            self.vmem_bytes = self.tpu.vmem_capacity_bytes
-            self.device_cores = self.tpu.num_cores
-
-    def launch(self, kernel, x, spec, replicated=False):
-        """Runs a kernel on chunks [*operand, rows, cols]; gives [*result, rows, cols].
-
-        replicated: the result is the same at all ranks, and has that type.
-        """
-        types = jax.typeof(x).mat
-        if replicated:
-            types = types.update(varying=types.varying - set(self.axes))
-        chunk = x.shape[-2:]
-        if x.size == 0:
-            zeros = jnp.zeros((*spec["result"], *chunk), x.dtype)
-            return lax.pcast(zeros, tuple(sorted(types.varying)), to="varying")
-
-        grids = [spec["operand"], spec["result"], *spec["scratch"]]
-        chunks = sum(math.prod(grid) for grid in grids)
-        need = chunks * math.prod(chunk) * x.dtype.itemsize
-        memory = spec["memory"]
-        if memory is None:
-            memory = "vmem" if need <= self.vmem_bytes * 3 // 4 else "hbm"
-        place = pltpu.VMEM if memory == "vmem" else pltpu.HBM
-        # Scratch is never in HBM: there, slots are an output that nobody reads.
-        slots = [(*grid, *chunk) for grid in spec["scratch"]]
-        outputs = [(*spec["result"], *chunk)] + (slots if memory == "hbm" else [])
-        scratch = [place(slot, x.dtype) for slot in slots] if memory == "vmem" else []
-
-        def result(shape):
-            return jax.ShapeDtypeStruct(shape, x.dtype, manual_axis_type=types)
-
-        def body(*refs):
-            kernel(*self.coordinates(), *refs, axes=self.axes)
-
-        tables = _tables(spec, lax.axis_index(self.axes))
-        places = [pltpu.SMEM] * len(tables) + [place]
-        return pl.pallas_call(
-            body,
-            out_shape=[result(shape) for shape in outputs],
-            in_specs=[pl.BlockSpec(memory_space=place) for place in places],
-            out_specs=[pl.BlockSpec(memory_space=place)] * len(outputs),
-            scratch_shapes=scratch + spec["semaphores"],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=self.barrier_id(spec["barrier"]),
-                vmem_limit_bytes=self.vmem_bytes,
-                # Proven: no index out of bounds, no semaphore left over.
-                disable_bounds_checks=True,
-                disable_semaphore_checks=True,
-            ),
-            interpret=self.interpret,
-            name=self.name,
-        )(*tables, x)[0]
-
-    def coordinates(self):
-        """Where the device that runs the kernel is among the ranks."""
-        place = [self._plain(lax.axis_index(axis)) for axis in self.axes]
-        if len(place) == len(SIDES):
-            return place
-        rank = 0
-        for axis, index in zip(self.axes, place, strict=True):
-            rank = rank * lax.axis_size(axis) + index
-        place = []
-        for side in reversed(SIDES):
-            place.insert(0, rank % side)
-            rank = rank // side
-        return place
-
-    def _plain(self, index):
-        """The interpreter refuses sums of an index that has the type "varying".
-
-        What is read from memory has no such type.
-        """
-        if not (self.interpret and self.check_vma):
-            return index
-
-        def reread(ref):
-            ref[0] = index
-            return ref[0]
-
-        return pl.run_scoped(reread, pltpu.SMEM((1,), jnp.int32))
-
-    def barrier_id(self, barrier):
-        """The same for kernels whose ranks signal the same ranks, else another."""
-        if barrier is None or self.collective_id is not None:
-            return self.collective_id if barrier else None
-        pattern = (barrier, self.axes, tuple(self.mesh.shape.items()))
-        # The numbers of the interpreter's other semaphores begin at 2000.
-        numbers = 2000 if self.interpret else 2**31 - 1
-        return zlib.crc32(repr(pattern).encode()) % numbers
-
-    def vary(self, x):
-        """x with the type that differs from rank to rank, which collectives take."""
-        fixed = tuple(a for a in self.axes if a not in jax.typeof(x).mat.varying)
-        return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
-
-
-def _tables(spec, rank):
-    """The constants that a kernel looks up, as operands for SMEM.
-
-    Those by rank are [rows, N], and a rank gets its column.
-    """
-
-    def entries(text):
-        return jnp.array([int(entry) for entry in text.split()], jnp.int32)
-
-    own = [entries(text).reshape(-1, N)[:, rank] for text in spec.get("by_rank", ())]
-    return own + [entries(text) for text in spec.get("tables", ())]
-
-
-def _linear(call, forward, transpose, x, *axes):
-    """forward(call, x, *axes), with its transpose; vmap adds a dimension to chunks."""
-
-    def batchable(*axes):
-        apply = jax.custom_batching.custom_vmap(lambda x: forward(call, x, *axes))
-        inner = tuple(axis + 1 for axis in axes)
-        # Traced only when it is called, or this would never end.
-        apply.def_vmap(lambda size, batched, x: (batchable(*inner)(x), True))
-        return apply
-
-    apply = jax.custom_vjp(batchable(*axes))
-    apply.defvjp(
-        lambda x: (apply(x), None),
-        lambda _, ct: (_linear(call, transpose, forward, ct, *axes),),
+    # this rank's own terms
+    held = held.at[(r - (N + 1) // 2 + 1) % N, 0].set(
+        terms[(r - (N + 1) // 2 + 1) % N, 0],
     )
-    return apply(x)
 
+    # send chunk[(r + (N + 1) // 2 - s) % N] to r + 1, to be added; s = 1
+    arrived_1 = _permute(held[(r + (N + 1) // 2 - 1) % N], axes, right, terms.partial)
+    # send chunk[(r - (N + 1) // 2 + s) % N] to r - 1, to be added; s = 1
+    arrived_2 = _permute(held[(r - (N + 1) // 2 + 1) % N], axes, left, terms.partial)
+    held = held.at[(r + (N + 1) // 2 - 2) % N].set(
+        terms.plus(arrived_1)[(r + (N + 1) // 2 - 2) % N],
+    )
+    held = axes.combined(held.at[(r - (N + 1) // 2 + 2) % N], arrived_2)
 
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % N if tiled else shape[axis] != N:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {N}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., N * size, ...] → [N, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], N, x.shape[axis] // N, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[N, ..., size, ...] → [..., N * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], N * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _pack(x, grid, adds):
-    """[n, ...] → [*grid, rows, cols]: shards as chunks of whole tiles, padded."""
-    x = _to_wire(x, adds)
-    n, size = x.shape[0], math.prod(x.shape[1:])
-    parts = math.prod(grid) // n
-    sublanes = 32 // x.dtype.itemsize
-    cols = x.shape[-1] if x.ndim > 2 else 0
-    if cols == 0 or cols % 128 or size // cols % (parts * sublanes):
-        cols = 128
-    rows = -(-size // (parts * sublanes * cols)) * sublanes
-    x = jnp.pad(x.reshape(n, size), ((0, 0), (0, parts * rows * cols - size)))
-    return x.reshape(*grid, rows, cols)
-
-
-def _unpack(chunks, shape, dtype):
-    """[*grid, rows, cols] → [n, ...] of this shape and dtype: undoes `_pack`."""
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        pair = _unpack(chunks, (shape[0], 2, *shape[1:]), chunks.dtype)
-        return lax.complex(pair[:, 0], pair[:, 1])
-    n, size = shape[0], math.prod(shape[1:])
-    x = chunks.reshape(n, math.prod(chunks.shape) // max(n, 1))[:, :size].reshape(shape)
-    if dtype == jnp.float16 and x.dtype == jnp.uint16:
-        return lax.bitcast_convert_type(x, dtype)
-    return x.astype(dtype)
-
-
-def _to_wire(x, adds):
-    """x [n, ...] in a dtype that kernels take: 8 to 32 bits, no bool, no float16."""
-    if x.dtype == jnp.complex64:
-        return jnp.stack([x.real, x.imag], axis=1)
-    if x.dtype == jnp.float16:
-        wide = x.astype(jnp.float32)
-        return wide if adds else lax.bitcast_convert_type(x, jnp.uint16)
-    if x.dtype == bool:
-        return x.astype(jnp.int32 if adds else jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.integer) and jnp.iinfo(x.dtype).bits < 8:
-        return x.astype(jnp.int8)
-    if x.dtype.itemsize > 4:
-        raise TypeError(f"a TPU kernel takes no dtype wider than 32 bits: {x.dtype}")
-    return x
-
-
-# The interpreter needs a thread for each device and one more, of a pool whose size
-# jax takes from NPROC when it starts.
-
-
-def _jax_has_started():
-    """Whether jax has made its devices: then their number can no longer change."""
-    devices = jax.config.jax_num_cpu_devices
-    try:
-        jax.config.update("jax_num_cpu_devices", devices + 1)
-        jax.config.update("jax_num_cpu_devices", devices)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _cpus():
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count()
-
-
-if "NPROC" not in os.environ and _cpus() < 64 and not _jax_has_started():
-    os.environ["NPROC"] = "64"
-
-
-def _check_threads(name, devices):
-    threads = int(os.environ.get("NPROC", _cpus()))
-    threads = max(threads, jax.local_device_count("cpu"))
-    if threads <= devices:
-        raise RuntimeError(
-            f"{name} would hang (RS606): to interpret it on {devices} devices takes "
-            f"{devices + 1} threads, and jax has {threads}. Set the environment "
-            "variable NPROC=64, or import this module, before jax starts."
-        )
+    return held

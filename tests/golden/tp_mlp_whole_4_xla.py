@@ -8,21 +8,24 @@ gradient  by jax.lax
 Inside jax.shard_map: y = tp_mlp_whole(x, w1, w2, axis_name="i")
 """
 
-import copy
+import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-N = 4
+N = 4  # ranks
 SIDES = (N,)
-RANKS = math.prod(SIDES)
+RANKS = N
 CHUNKS = (N, 2 - N % 2)
 PARTS = CHUNKS[1:]  # of a shard
 ALONG = 1  # shards are columns of a matrix
@@ -36,19 +39,20 @@ _EPILOGUES = ("gelu", None)
 
 
 def tp_mlp_whole(
-    x,
-    w1,
-    w2,
+    x: jax.Array,
+    w1: jax.Array,
+    w2: jax.Array,
+    axis_name: str | Sequence[str],
     *,
-    axis_name,
-    epilogue=None,
-    out_dtype=None,
-    partial_dtype=None,
-):
+    epilogue: Any = None,
+    out_dtype: Any = None,
+    partial_dtype: Any = None,
+) -> jax.Array:
     """2 products in each layer.
 
     x: the whole activation, the same at all ranks, as is the result; w1: [layers, N *
     width_0, width_1], w2: [layers, width_1, N * width_0], this rank's own.
+    The same as _by_lax, below, but for rounding.
     axis_name: a mesh axis, or one for each side of the topology.
     epilogue: elementwise, on complete sums in 32 bits, before they are stored:
     "gelu", "gelu_exact", "silu", "relu", or a function of jax. A tuple has one for
@@ -58,69 +62,33 @@ def tp_mlp_whole(
     partial_dtype: in which sums travel; None: that of x.
     Raises ValueError where shapes do not match.
     """
-    call = _Call("tp_mlp_whole", axis_name)
-    weights = [call.vary(jnp.asarray(it)) for it in (w1, w2)]
+    name = "tp_mlp_whole"
+    call = _Call.of(name, axis_name)
+    weights = [jnp.asarray(it) for it in (w1, w2)]
     x = jnp.asarray(x)
     _check_chain(call, _shard_of_whole(call, x, 1), weights, _WIDTHS)
-    x = _varying_with(call, x, weights)
+    weights, (x,) = _alike(call, weights, (x,))
     finishes = _epilogues(call.name, epilogue, _EPILOGUES)
     out_dtype = x.dtype if out_dtype is None else jnp.dtype(out_dtype)
     partial = x.dtype if partial_dtype is None else jnp.dtype(partial_dtype)
-    return _whole(call, x, weights, finishes, out_dtype, partial)
+    rest = (finishes, out_dtype, partial)
+    return _Chained(call, _whole_layers, _by_lax, rest)(x, *weights)[0]
 
 
-def tp_mlp_whole_sharded(x, w1, w2, *, mesh, axis_name, **options):
+def tp_mlp_whole_sharded(
+    x: jax.Array,
+    w1: jax.Array,
+    w2: jax.Array,
+    *,
+    mesh: jax.sharding.Mesh,
+    axis_name: str | Sequence[str],
+    **options: Any,
+) -> jax.Array:
     """tp_mlp_whole of whole arrays on the devices of `mesh`."""
-    a, function = axis_name, tp_mlp_whole
-    in_specs = (P(None, None), P(None, None, a), P(None, a, None))
-
-    def apply(*operands):
-        return function(*operands, axis_name=axis_name, **options)
-
-    pairs = zip((x, w1, w2), in_specs, strict=True)
-    operands = [jax.device_put(it, NamedSharding(mesh, spec)) for it, spec in pairs]
-    specs = {"in_specs": in_specs, "out_specs": in_specs[0]}
-    return jax.jit(jax.shard_map(apply, mesh=mesh, check_vma=False, **specs))(*operands)
-
-
-def _layers(call, x, weights, finishes, out_dtype, partial):
-    """All layers, from shard to shard; what a layer gives is in 32 bits."""
-    dtype, wide = x.dtype, _wide(x.dtype)
-
-    def layer(y, weights):
-        y = y.astype(dtype)
-        (y,) = _gathered_products(_transfers_1, call, y, [weights[0]])
-        y = _finished(y, finishes[0], dtype)
-        y = _summed_products(_transfers_2, call, y, weights[1], partial)
-        y = _finished(y, finishes[1], wide)
-        return y, None
-
-    y, _ = lax.scan(layer, x.astype(wide), weights)
-    return y.astype(out_dtype)
-
-
-def _whole(call, x, weights, *rest):
-    """All layers, from the whole activation to the whole of it."""
-
-    def total(x, weights):
-        size = x.shape[ALONG] // RANKS
-        start = lax.axis_index(call.axes) * size
-        y = lax.dynamic_slice_in_dim(call.vary(x), start, size, ALONG)
-        y = _layers(call, y, weights, *rest)
-        held = _own_placed(y, call.axes)
-        held, _ = _transfers_1(held, call.axes, _Gathered([], []))
-        return _same.bind(_unblocked(held, ALONG, size, RANKS), axes=call.axes)
-
-    def by_lax(x, weights):
-        return _by_lax(x, weights, call.axes, *rest)
-
-    # As that of `lax.psum` behind each pair of products.
-    apply = jax.custom_vjp(total)
-    apply.defvjp(
-        lambda *operands: (total(*operands), operands),
-        lambda operands, ct: jax.vjp(by_lax, *operands)[1](ct),
-    )
-    return apply(x, tuple(weights))
+    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
+    in_specs = (P(), P(None, None, a), P(None, a, None))
+    operands, specs = (x, w1, w2), (in_specs, in_specs[0])
+    return _sharded(tp_mlp_whole, operands, mesh, a, specs, options)
 
 
 def _by_lax(x, weights, a, finishes, out_dtype, *_):
@@ -137,9 +105,35 @@ def _by_lax(x, weights, a, finishes, out_dtype, *_):
     return lax.scan(layer, x, weights)[0].astype(out_dtype)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 3, 4, 5))
+def _layers(call, x, weights, finishes, out_dtype, partial):
+    """All layers, from shard to shard; what a layer gives is in 32 bits."""
+    dtype, wide = x.dtype, _wide(x.dtype)
+
+    def layer(y, weights):
+        y = y.astype(dtype)
+        (y,) = _gathered_products(_transfers_1, call, y, [weights[0]])
+        y = _finished(y, finishes[0], dtype)
+        y = _summed_products(_transfers_2, call, y, weights[1], partial)
+        y = _finished(y, finishes[1], wide)
+        return y, None
+
+    y, _ = lax.scan(layer, x.astype(wide), weights)
+    return y.astype(out_dtype)
+
+
+def _whole_layers(call, x, weights, *rest):
+    """All layers, from the whole activation to the whole of it."""
+    size, axes = x.shape[ALONG] // RANKS, call.place
+    y = lax.dynamic_slice_in_dim(call.vary(x), axes.index * size, size, ALONG)
+    y = _layers(call, y, weights, *rest)
+    held, _ = _transfers_1(_own_placed(y, axes), axes, _Gathered([], []))
+    return _unblocked(held, ALONG, size, RANKS)
+
+
 def _transfers_1(held, axes, out):
     """All steps of the schedule; held: [*CHUNKS, rows, depth]; out: their products."""
-    r = lax.axis_index(axes)
+    r = axes.index
     right = _pairs(lambda r: r + 1)
     left = _pairs(lambda r: r - 1)
 
@@ -169,7 +163,7 @@ def _transfers_1(held, axes, out):
 
 def _transfers_2(held, axes, terms):
     """All steps of the schedule; held: [*CHUNKS, rows, cols]; terms: this rank's own."""
-    r = lax.axis_index(axes)
+    r = axes.index
     right = _pairs(lambda r: r + 1)
     left = _pairs(lambda r: r - 1)
 
@@ -207,539 +201,6 @@ def _transfers_2(held, axes, terms):
     held = held.at[(r + (N + 1) // 2 - 2) % N].set(
         terms.plus(arrived_1)[(r + (N + 1) // 2 - 2) % N],
     )
-    held = held.at[(r - (N + 1) // 2 + 2) % N].add(arrived_2)
+    held = axes.combined(held.at[(r - (N + 1) // 2 + 2) % N], arrived_2)
 
     return held
-
-
-# What a chain takes. What follows is the same in all modules of chains.
-
-
-def _check_chain(call, x, weights, widths):
-    """x [rows, width]; each weight [layers, rows, cols], as `widths` says."""
-    if x.ndim != 2 or any(w.ndim != 3 for w in weights):
-        have = ", ".join(str(it.shape) for it in (x, *weights))
-        want = "[rows, cols] and [layers, rows, cols]"
-        raise ValueError(f"{call.name} takes {want}, not {have}")
-    dtypes = {it.dtype.name for it in (x, *weights)}
-    if len(dtypes) > 1:
-        have = ", ".join(sorted(dtypes))
-        raise ValueError(f"{call.name} takes operands of one dtype, not {have}")
-    floats = [name for name in _FACTORS if name != "int8"]
-    _check_factor(call, x.dtype, floats)
-    if any(it.size == 0 for it in (x, *weights)):
-        raise ValueError(f"{call.name} takes no empty operands")
-    if len({w.shape[0] for w in weights}) > 1:
-        have = ", ".join(str(w.shape) for w in weights)
-        raise ValueError(f"{call.name} takes as many layers of each weight: {have}")
-    width = x.shape[1]
-    for number, w in enumerate(weights, 1):
-        factor, shares = widths[number - 1]
-        if w.shape[1] != factor * width:
-            times = f"{factor} * " if factor > 1 else ""
-            want = f"w{number} to have {times}{width} = {factor * width} rows"
-            raise ValueError(f"{call.name} needs {want}: it is {w.shape}")
-        if w.shape[2] % shares:
-            what = f"the {w.shape[2]} columns of w{number} out among {call.ranks} ranks"
-            raise ValueError(f"{call.name} shares {what}")
-        width = w.shape[2] // shares
-    if width != x.shape[1]:
-        have = f"it has {width} columns where a shard of x has {x.shape[1]}"
-        raise ValueError(f"{call.name} gives its result to the next layer: {have}")
-
-
-def _shard_of_whole(call, x, axis):
-    """Shape and dtype of a rank's shard along an axis of x [rows, cols]."""
-    varying = set(call.axes) & set(jax.typeof(x).mat.varying)
-    if varying:
-        have = f"its type varies over {', '.join(sorted(varying))}"
-        raise ValueError(f"{call.name} takes x that is the same at all ranks: {have}")
-    if x.ndim == 2 and x.shape[axis] % call.ranks:
-        what = ("rows", "columns")[axis]
-        have = f"the {x.shape[axis]} {what} of x out among {call.ranks} ranks"
-        raise ValueError(f"{call.name} shares {have}")
-    shape = list(x.shape)
-    shape[axis] //= call.ranks
-    return jax.ShapeDtypeStruct(shape, x.dtype)
-
-
-def _epilogues(name, given, known):
-    """The functions that are applied to the products of a layer; `known`: by name."""
-    if not isinstance(given, (tuple, list)):
-        given = known if given is None else (given, *known[1:])
-    if len(given) != len(known):
-        have = f"{len(given)} epilogues for {len(known)} products"
-        raise ValueError(f"{name} is given {have}")
-    return tuple(_epilogue(name, each) for each in given)
-
-
-def _finished(y, finish, dtype):
-    return (y if finish is None else finish(y)).astype(dtype)
-
-
-# What is multiplied, and what is done to sums. What follows is the same in every module
-# that multiplies.
-
-
-def _dot(x, w, transposed=False):
-    """x @ w, or x @ w.T, summed up in 32 bits; f32 is not cut short to bf16."""
-    wide = jnp.float32 if jnp.issubdtype(x.dtype, jnp.floating) else jnp.int32
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
-    dimensions = (((1,), (1 if transposed else 0,)), ((), ()))
-    options = {"precision": precision, "preferred_element_type": wide}
-    return lax.dot_general(x, w, dimensions, **options)
-
-
-def _joined(parts, axis):
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)
-
-
-class _Epilogue:
-    """What is done to complete sums in 32 bits before they are stored.
-
-    y ↦ function(y * scale + bias) + residual. Where there is a gate, y has its columns
-    and then those of the weight: function(gate) * weight + residual.
-    scale, bias: [1, cols], [2, cols] with a gate; residual: like the result.
-    """
-
-    def __init__(self, function=None, gated=False):
-        self.function, self.gated = function, gated
-        self.scale = self.bias = self.residual = None
-
-    def of(self, **operands):
-        """The same with other operands."""
-        other = copy.copy(self)
-        vars(other).update(operands)
-        return other
-
-    def __call__(self, y):
-        if self.scale is not None:
-            y = y.astype(jnp.float32) * self._row(self.scale)
-        if self.bias is not None:
-            y = y.astype(jnp.float32) + self._row(self.bias)
-        residual = None if self.residual is None else self.residual[...]
-        return _activated(self.function, self.gated, y, residual)
-
-    def _row(self, operand):
-        """One row for all columns of y."""
-        return _joined([operand[i : i + 1] for i in range(operand.shape[0])], 1)
-
-
-def _activated(function, gated, y, residual=None):
-    """The last part of an epilogue, on values."""
-    if gated:
-        half = y.shape[-1] // 2
-        gate, y = y[..., :half], y[..., half:]
-        y = (gate if function is None else function(gate)) * y
-    elif function is not None:
-        y = function(y)
-    return y if residual is None else y + residual.astype(jnp.float32)
-
-
-def _shape_of(w, options):
-    """Rows and columns of a weight, the way it is multiplied."""
-    return w.shape[::-1] if options["transposed"] else w.shape
-
-
-def _varying_with(call, x, weights):
-    """x with the type that differs wherever a weight does, but for the ranks' axes."""
-    wanted = {axis for w in weights for axis in jax.typeof(w).mat.varying}
-    missing = wanted - set(call.axes) - set(jax.typeof(x).mat.varying)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-
-_WIDE = jnp.dtype("float32")  # of sums in a gradient
-_FACTORS = ("float32", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
-
-
-def _check_factor(call, dtype, known):
-    """Raises ValueError where a dtype is not multiplied, or not by this chip."""
-    if call.tpu is not None and call.tpu.generation < 5:
-        known = [name for name in known if jnp.dtype(name).itemsize > 1]
-    if dtype.name not in known:
-        chip = "" if call.tpu is None else f" on TPU {call.tpu.chip_version}"
-        have = f"{', '.join(known)}{chip}, not {dtype}"
-        raise ValueError(f"{call.name} multiplies {have}")
-
-
-def _epilogue(name, epilogue):
-    """The function that is applied to complete sums, in 32 bits."""
-    known = {
-        "gelu": jax.nn.gelu,
-        "gelu_exact": lambda y: jax.nn.gelu(y, approximate=False),
-        "silu": jax.nn.silu,
-        "relu": jax.nn.relu,
-    }
-    if epilogue is None or callable(epilogue):
-        return epilogue
-    if epilogue not in known:
-        have = f"{', '.join(known)} or a function"
-        raise ValueError(f"{name} knows the epilogues {have}, not {epilogue!r}")
-    return known[epilogue]
-
-
-# What is multiplied as it arrives.
-
-
-class _Gathered:
-    """The products of chunks with each weight, in 32 bits.
-
-    Of rows, each chunk has its own: weights [depth, cols], values [*CHUNKS, rows, cols].
-    Of features, they are added up: weights [*CHUNKS, depth, cols], values [rows, cols].
-    """
-
-    def __init__(self, weights, values):
-        self.weights, self.values = weights, values
-
-    def plus(self, chunks):
-        """`[index]`: with those of these chunks, which belong there."""
-
-        def at(index):
-            pairs = zip(self.weights, self.values, strict=True)
-            values = [_with(y, w, chunks, index) for w, y in pairs]
-            return _Gathered(self.weights, values)
-
-        return _Indexed(at)
-
-
-def _with(y, w, chunks, index):
-    if ALONG == 0:
-        return y.at[index].set(_by_rows(chunks, w), mode="drop")
-    # Beyond the end, where nothing has arrived, there is nothing to multiply by.
-    w = w.at[index].get(mode="fill", fill_value=0)
-    x = jnp.moveaxis(chunks, -2, 0)
-    return y + _dot(x.reshape(x.shape[0], -1), w.reshape(-1, w.shape[-1]))
-
-
-def _gathered_products(transfers, call, x, weights):
-    """The gathered x times each weight, in 32 bits."""
-    (rows, _), wide = x.shape, _wide(x.dtype)
-    held = _own_placed(x, call.axes)
-    if ALONG == 0:
-        shapes = [(*CHUNKS, held.shape[-2], w.shape[1]) for w in weights]
-    else:
-        shapes = [(rows, w.shape[1]) for w in weights]
-        weights = [_blocks(w, 0, CHUNKS, RANKS) for w in weights]
-    values = [call.vary(jnp.zeros(shape, wide)) for shape in shapes]
-    _, out = transfers(held, call.axes, _Gathered(weights, values))
-    if ALONG == 0:
-        return [_unblocked(y, 0, rows, RANKS) for y in out.values]
-    return out.values
-
-
-def _own_placed(x, axes):
-    """This rank's chunks, and places for those of others."""
-    return _placed(_blocks(x, ALONG, PARTS), _own_place(axes), 2)
-
-
-# What is multiplied before it is sent.
-
-
-class _Terms:
-    """This rank's terms of the sums, each of which is computed when it is asked for.
-
-    Of rows: x [*CHUNKS, rows, depth], w [depth, cols].
-    Of features: x [rows, depth], w [*CHUNKS, depth, cols].
-    dtype: that of the sums; partial: the one as which they travel.
-    """
-
-    def __init__(self, x, w, dtype, partial):
-        self.x, self.w, self.dtype, self.partial = x, w, dtype, partial
-
-    def __getitem__(self, index):
-        return self._sum(index).astype(self.dtype)
-
-    def plus(self, arrived):
-        """`[index]`: with what has arrived for these."""
-        wide = _wide(self.dtype)
-
-        def at(index):
-            y = arrived.astype(wide) + self._sum(index).astype(wide)
-            return y.astype(self.dtype)
-
-        return _Indexed(at)
-
-    def _sum(self, index):
-        if ALONG == 0:
-            return _by_rows(self.x[index], self.w)
-        w = jnp.moveaxis(self.w[index], -2, 0)
-        y = _dot(self.x, w.reshape(w.shape[0], -1))
-        return jnp.moveaxis(y.reshape(y.shape[0], *w.shape[1:]), 0, -2)
-
-
-def _summed_products(transfers, call, x, w, partial):
-    """This rank's share of the sum of x @ w."""
-    size = (x.shape[0], w.shape[1])[ALONG] // SHARES
-    if ALONG == 0:
-        x = _blocks(x, 0, CHUNKS, SHARES)
-    else:
-        w = _blocks(w, 1, CHUNKS, SHARES)
-    # A sum that all ranks have is rounded as it travels, so that it is the same at all.
-    dtype = _wide(partial) if SHARES > 1 else partial
-    chunk = (x.shape[-2], w.shape[-1])
-    held = call.vary(jnp.zeros((*CHUNKS, *chunk), dtype))
-    held = transfers(held, call.axes, _Terms(x, w, dtype, partial))
-    if SHARES > 1:
-        held = held[_own_place(call.axes)]
-    return _unblocked(held, ALONG, size)
-
-
-# The type of a sum.
-
-
-def _typed_sum(function, term, axes, *operands):
-    """function(*operands), with the type of what is the same at all ranks.
-
-    It is the sum of what `term` makes of the operands at each rank, and its gradient that
-    of `lax.psum`: the cotangent has that type, too, and needs no sum of its own.
-    """
-    apply = jax.custom_vjp(lambda *them: _same.bind(function(*them), axes=axes))
-
-    def transposed(operands, ct):
-        return jax.vjp(term, *operands)[1](_vary(ct, axes))
-
-    apply.defvjp(lambda *them: (apply(*them), them), transposed)
-    return apply(*operands)
-
-
-def _same_type(x, *, axes):
-    types = x.mat.update(varying=x.mat.varying - set(axes))
-    return x.update(manual_axis_type=types)
-
-
-def _same_batch(operands, dimensions, *, axes):
-    return _same.bind(*operands, axes=axes), dimensions[0]
-
-
-# Does nothing: jax has no cast to this type, which the schedule is proven to deserve.
-_same = Primitive("same_at_all_ranks")
-_same.def_abstract_eval(_same_type)
-mlir.register_lowering(_same, lambda _, x, *, axes: [x])
-batching.primitive_batchers[_same] = _same_batch
-
-
-# How chunks are multiplied. What follows is the same in every module that multiplies.
-
-
-class _Call:
-    """One call over mesh axes."""
-
-    tpu = None  # whose matrix units would not take every dtype
-
-    def __init__(self, name, axis_name):
-        self.name, self.axes, self.ranks = name, _axes(name, axis_name), RANKS
-        self.check_vma = bool(jax.typeof(lax.axis_index(self.axes)).mat.varying)
-
-    def vary(self, x):
-        return _vary(x, self.axes)
-
-
-def _own_place(axes):
-    """Where this rank's chunks are."""
-    return lax.axis_index(axes) if GROUP == 1 else tuple(_coordinates(axes))
-
-
-def _blocks(x, axis, grid, n=1):
-    """x [rows, cols], n shards along an axis, as padded parts of them [*grid, …, …]."""
-    parts, size = math.prod(grid) // n, x.shape[axis] // n
-    unit = -(-size // parts)
-    x = x.reshape(*x.shape[:axis], n, size, *x.shape[axis + 1 :])
-    padding = [(0, 0)] * x.ndim
-    padding[axis + 1] = (0, parts * unit - size)
-    x = jnp.pad(x, padding)
-    x = x.reshape(*x.shape[:axis], n * parts, unit, *x.shape[axis + 2 :])
-    x = jnp.moveaxis(x, axis, 0)
-    return x.reshape(*grid, *x.shape[1:])
-
-
-def _unblocked(x, axis, size, n=1):
-    """Blocks [*grid, rows, cols] as n shards of this size along an axis: undoes `_blocks`."""
-    x = jnp.moveaxis(x.reshape(-1, *x.shape[-2:]), 0, axis)
-    x = x.reshape(*x.shape[:axis], n, -1, *x.shape[axis + 2 :])
-    x = lax.slice_in_dim(x, 0, size, axis=axis + 1)
-    return x.reshape(*x.shape[:axis], n * size, *x.shape[axis + 2 :])
-
-
-def _by_rows(x, w):
-    """[…, rows, depth] times [depth, cols]."""
-    y = _dot(x.reshape(-1, x.shape[-1]), w)
-    return y.reshape(*x.shape[:-1], w.shape[-1])
-
-
-def _wide(dtype):
-    """In which sums are added up."""
-    return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else jnp.int32
-
-
-class _Indexed:
-    """thing[index] is get(index)."""
-
-    def __init__(self, get):
-        self.get = get
-
-    def __getitem__(self, index):
-        return self.get(index)
-
-
-# Who sends to whom, and what arrives. What follows is the same in every module.
-
-
-def _pairs(to, when=lambda *place: True):
-    """(sender, receiver) of every rank that sends; `to` gives the receiver's place."""
-    places = [at for at in itertools.product(*map(range, SIDES)) if when(*at)]
-    return [(_rank(at), _rank(to(*at))) for at in places]
-
-
-def _rank(place):
-    """The number of the rank at a place: row-major, each coordinate wrapped."""
-    place = place if isinstance(place, tuple) else (place,)
-    number = 0
-    for coordinate, side in zip(place, SIDES, strict=True):
-        number = number * side + coordinate % side
-    return number
-
-
-def _coordinates(axes):
-    """The place of this rank."""
-    rank, place = lax.axis_index(axes), []
-    for side in reversed(SIDES):
-        place.insert(0, rank % side)
-        rank = rank // side
-    return place
-
-
-def _permute(x, axes, pairs, dtype=None):
-    """`lax.ppermute`, which counts devices in the mesh's order of axes, not in ours.
-
-    dtype: as which x travels; None: as it is.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    ordered = tuple(axis for axis in mesh.axis_names if axis in axes)
-
-    def device(rank):
-        place = {}
-        for axis in reversed(axes):
-            rank, place[axis] = divmod(rank, mesh.shape[axis])
-        number = 0
-        for axis in ordered:
-            number = number * mesh.shape[axis] + place[axis]
-        return number
-
-    pairs = [(device(sender), device(receiver)) for sender, receiver in pairs]
-    arrived = lax.ppermute(x if dtype is None else x.astype(dtype), ordered, pairs)
-    return arrived.astype(x.dtype)
-
-
-def _only(pairs, axes, index):
-    """The index at ranks that receive; at the others one beyond the end, to be dropped."""
-    receivers = {receiver for _, receiver in pairs}
-    receives = jnp.array([rank in receivers for rank in range(RANKS)])
-    return jnp.where(receives[lax.axis_index(axes)], index, math.prod(CHUNKS))
-
-
-def _carried(held, axes, routes, dtype=None):
-    """What comes to this rank, and where it belongs.
-
-    routes: (sender, receiver, numbers of chunks), each rank once at most on either side.
-    """
-    end = math.prod(CHUNKS)
-    most = max(len(chunks) for _, _, chunks in routes)
-    sent, received = ([[end] * most for _ in range(RANKS)] for _ in range(2))
-    for sender, receiver, chunks in routes:
-        sent[sender][: len(chunks)] = chunks
-        received[receiver][: len(chunks)] = chunks
-    r = lax.axis_index(axes)
-    # Beyond the end there is nothing to send, and what is stored there is dropped.
-    chunks = _flat(held).at[jnp.array(sent)[r]].get(mode="fill", fill_value=0)
-    pairs = [(sender, receiver) for sender, receiver, _ in routes]
-    return _permute(chunks, axes, pairs, dtype), jnp.array(received)[r]
-
-
-def _stored(held, place, arrived):
-    return _flat(held).at[place].set(arrived, mode="drop").reshape(held.shape)
-
-
-def _added(held, place, arrived):
-    return _flat(held).at[place].add(arrived, mode="drop").reshape(held.shape)
-
-
-def _flat(held):
-    """Chunks counted through."""
-    return held.reshape(math.prod(CHUNKS), *held.shape[len(CHUNKS) :])
-
-
-# How a collective is called.
-
-
-def _axes(name, axis_name):
-    """The mesh axes, as a tuple. Raises ValueError where they are not the ranks."""
-    axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    mesh = jax.sharding.get_abstract_mesh()
-    missing = [axis for axis in axes if axis not in mesh.manual_axes]
-    if missing:
-        axis = missing[0]
-        raise ValueError(f"{name} must run in jax.shard_map over axis {axis!r}")
-    sizes = tuple(mesh.shape[axis] for axis in axes)
-    if math.prod(sizes) != RANKS or (len(sizes) == len(SIDES) and sizes != SIDES):
-        want = " × ".join(map(str, SIDES))
-        have = " × ".join(map(str, sizes))
-        where = f"mesh axis {axis_name!r} has {have}"
-        raise ValueError(f"{name} was compiled for {want} ranks, but {where}")
-    return axes
-
-
-def _vary(x, axes):
-    """x with the type that differs from rank to rank, which collectives take."""
-    types = jax.typeof(lax.axis_index(axes)).mat.varying - jax.typeof(x).mat.varying
-    return lax.pcast(x, tuple(sorted(types)), to="varying") if types else x
-
-
-def _axis(axis, ndim):
-    """The axis, counted from the front."""
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} is out of bounds for {ndim} dimensions")
-    return axis % ndim
-
-
-def _check_divides(name, shape, axis, tiled=True):
-    if shape[axis] % RANKS if tiled else shape[axis] != RANKS:
-        rule = "a multiple of" if tiled else "equal to"
-        want = f"axis {axis} of shape {shape} to be {rule} N = {RANKS}"
-        raise ValueError(f"{name} needs {want}, but it is {shape[axis]}")
-
-
-def _split(x, axis):
-    """[..., RANKS * size, ...] → [RANKS, ..., size, ...]: the shards along the axis."""
-    shape = (*x.shape[:axis], RANKS, x.shape[axis] // RANKS, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
-
-
-def _join(x, axis):
-    """[RANKS, ..., size, ...] → [..., RANKS * size, ...]: the inverse of `_split`."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], RANKS * x.shape[axis + 1], *x.shape[axis + 2 :])
-
-
-def _cut(x, grid, n=1):
-    """x, of n shards, as whole chunks [*grid, size], padded."""
-    parts = math.prod(grid) // n
-    x = x.reshape(n, math.prod(x.shape) // n)
-    size = -(-x.shape[1] // parts)
-    x = jnp.pad(x, ((0, 0), (0, parts * size - x.shape[1])))
-    return x.reshape(*grid, size)
-
-
-def _uncut(chunks, shape, n=1):
-    """[*grid, size] → this shape, of n shards: undoes `_cut`."""
-    size = math.prod(shape) // n
-    return chunks.reshape(n, math.prod(chunks.shape) // n)[:, :size].reshape(shape)
-
-
-def _placed(own, place, dimensions=1):
-    """[*CHUNKS, size] with `own` in this place, and zeros where nothing is held yet.
-
-    dimensions: how many a chunk has.
-    """
-    chunk = own.shape[own.ndim - dimensions :]
-    held = jnp.zeros_like(own, shape=(*CHUNKS, *chunk))
-    return held.at[place].set(own)
