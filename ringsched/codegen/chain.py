@@ -267,8 +267,9 @@ class Texts:
             f'    """{self.name} of whole arrays on the devices of `mesh`."""',
             "    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)",
             *listed_specs(specs),
-            f"    operands, specs = ({', '.join(operands)}), (in_specs, in_specs[0])",
-            f"    return _sharded({self.name}, operands, mesh, a, specs, options)",
+            f"    function, operands = {self.name}, ({', '.join(operands)})",
+            "    specs = in_specs, in_specs[0]",
+            "    return _sharded(function, operands, mesh, a, specs, options)",
         ]
 
     def forward(self) -> list[str]:

@@ -223,7 +223,8 @@ class Product:
             '    """',
             "    a = axis_name if isinstance(axis_name, str) else tuple(axis_name)",
             f"    specs = ({x}, {w}), {out}",
-            f"    return _sharded({self.name}, (x, w), mesh, a, specs, options)",
+            f"    function, operands = {self.name}, (x, w)",
+            "    return _sharded(function, operands, mesh, a, specs, options)",
         ]
 
     def forward(self, function: str, kernel: str, spec: str) -> list[str]:

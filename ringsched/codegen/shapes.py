@@ -137,8 +137,8 @@ class Shape:
             *typed,
             "    in_specs = P(axis_name) if in_specs is None else in_specs",
             f"    out_specs = {out} if out_specs is None else out_specs",
-            "    specs = (in_specs,), out_specs",
-            f"    return _sharded({self.name}, (x,), mesh, axis_name, specs, options)",
+            f"    function, specs = {self.name}, ((in_specs,), out_specs)",
+            "    return _sharded(function, (x,), mesh, axis_name, specs, options)",
         ]
 
     def _says(self) -> str:

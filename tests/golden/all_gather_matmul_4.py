@@ -114,7 +114,8 @@ def all_gather_matmul_sharded(
     """
     a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     specs = (P(a, None), P(None, a)), P(None, a)
-    return _sharded(all_gather_matmul, (x, w), mesh, a, specs, options)
+    function, operands = all_gather_matmul, (x, w)
+    return _sharded(function, operands, mesh, a, specs, options)
 
 
 @functools.cache

@@ -83,8 +83,8 @@ def all_gather_mesh_sharded(
     options.setdefault("to", "invarying")
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P() if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(all_gather_mesh, (x,), mesh, axis_name, specs, options)
+    function, specs = all_gather_mesh, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

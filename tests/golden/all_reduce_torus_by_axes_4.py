@@ -81,8 +81,8 @@ def all_reduce_torus_by_axes_sharded(
     """
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P() if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(all_reduce_torus_by_axes, (x,), mesh, axis_name, specs, options)
+    function, specs = all_reduce_torus_by_axes, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

@@ -86,8 +86,8 @@ def all_to_all_torus_3d_sharded(
     """
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P(axis_name) if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(all_to_all_torus_3d, (x,), mesh, axis_name, specs, options)
+    function, specs = all_to_all_torus_3d, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

@@ -82,8 +82,8 @@ def all_to_all_torus_sharded(
     """
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P(axis_name) if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(all_to_all_torus, (x,), mesh, axis_name, specs, options)
+    function, specs = all_to_all_torus, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

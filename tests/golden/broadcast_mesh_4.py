@@ -81,8 +81,8 @@ def broadcast_mesh_sharded(
     options.setdefault("to", "invarying")
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P() if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(broadcast_mesh, (x,), mesh, axis_name, specs, options)
+    function, specs = broadcast_mesh, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

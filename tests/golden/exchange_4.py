@@ -78,8 +78,8 @@ def exchange_sharded(
     """
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P(axis_name) if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(exchange, (x,), mesh, axis_name, specs, options)
+    function, specs = exchange, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

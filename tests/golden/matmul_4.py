@@ -109,7 +109,8 @@ def matmul_sharded(
     """
     a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     specs = (P(a, None), P(None, None)), P(a, None)
-    return _sharded(matmul, (x, w), mesh, a, specs, options)
+    function, operands = matmul, (x, w)
+    return _sharded(function, operands, mesh, a, specs, options)
 
 
 @functools.cache

@@ -92,7 +92,8 @@ def matmul_all_reduce_sharded(
     """
     a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     specs = (P(None, a), P(a, None)), P()
-    return _sharded(matmul_all_reduce, (x, w), mesh, a, specs, options)
+    function, operands = matmul_all_reduce, (x, w)
+    return _sharded(function, operands, mesh, a, specs, options)
 
 
 @functools.cache

@@ -113,7 +113,8 @@ def matmul_reduce_scatter_sharded(
     """
     a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     specs = (P(None, a), P(a, None)), P(a, None)
-    return _sharded(matmul_reduce_scatter, (x, w), mesh, a, specs, options)
+    function, operands = matmul_reduce_scatter, (x, w)
+    return _sharded(function, operands, mesh, a, specs, options)
 
 
 @functools.cache

@@ -87,8 +87,8 @@ def reduce_scatter_bidirectional_sharded(
     """
     in_specs = P(axis_name) if in_specs is None else in_specs
     out_specs = P(axis_name) if out_specs is None else out_specs
-    specs = (in_specs,), out_specs
-    return _sharded(reduce_scatter_bidirectional, (x,), mesh, axis_name, specs, options)
+    function, specs = reduce_scatter_bidirectional, ((in_specs,), out_specs)
+    return _sharded(function, (x,), mesh, axis_name, specs, options)
 
 
 @functools.cache

@@ -87,8 +87,9 @@ def tp_mlp_whole_sharded(
     """tp_mlp_whole of whole arrays on the devices of `mesh`."""
     a = axis_name if isinstance(axis_name, str) else tuple(axis_name)
     in_specs = (P(), P(None, None, a), P(None, a, None))
-    operands, specs = (x, w1, w2), (in_specs, in_specs[0])
-    return _sharded(tp_mlp_whole, operands, mesh, a, specs, options)
+    function, operands = tp_mlp_whole, (x, w1, w2)
+    specs = in_specs, in_specs[0]
+    return _sharded(function, operands, mesh, a, specs, options)
 
 
 def _by_lax(x, weights, a, finishes, out_dtype, *_):
