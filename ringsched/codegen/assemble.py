@@ -92,7 +92,13 @@ def _reachable(own: str, parts: Sequence[str]) -> str:
     numbers = itertools.count()
     lines: list[str] = []
     for title, some in sections:
-        texts = [piece.text for piece in some if next(numbers) in kept]
+        texts, apart = list[str](), 0  # how many lines apart, if what is left out stood there
+        for piece in some:
+            blank = len(piece.text) - len(piece.text.lstrip("\n"))
+            apart = max(apart, blank)
+            if next(numbers) in kept:
+                texts.append("\n" * (apart - blank) + piece.text)
+                apart = 0
         if texts:
             lines.append(title + "".join(texts))
     return _apart("".join(lines))
