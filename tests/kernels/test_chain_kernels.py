@@ -43,10 +43,8 @@ def reference(x: Any, w1: Any, w2: Any, epilogue: str) -> Any:
 def mlp(**options: Any) -> Any:
     import twins
 
-    import ringsched as rs
-
     if "tp_mlp" not in twins._compiled:
-        twins._compiled["tp_mlp"] = rs.compile("tp_mlp")
+        twins._compiled["tp_mlp"] = twins.Interpreted("tp_mlp")
     return lambda *operands: twins._compiled["tp_mlp"](*operands, axis_name="i", **options)
 
 
@@ -149,12 +147,11 @@ def test_epilogues_that_are_refused(devices: Any) -> None:
 
 def test_of_whole_arrays(devices: Any) -> None:
     import jax
-
-    import ringsched as rs
+    import twins
 
     x, w1, w2 = operands(2, 2, (8, 256, 128), 6)
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-    y = rs.compile("tp_mlp").on(mesh)(
+    y = twins.Interpreted("tp_mlp").on(mesh)(
         np.concatenate(list(x), 1), np.concatenate(list(w1), 2), np.concatenate(list(w2), 1)
     )
     want = np.concatenate(list(reference(x, w1, w2, "gelu")), 1)

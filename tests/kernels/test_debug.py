@@ -10,11 +10,9 @@ N = 4
 
 
 def test_prints_rank_step_and_chunk(devices: Any) -> None:
-    from twins import data, on_ranks, printed, same, twin
+    from twins import Interpreted, data, on_ranks, printed, same, twin
 
-    import ringsched as rs
-
-    gather = rs.compile("all_gather", debug=True)
+    gather = Interpreted("all_gather", debug=True)
     x = data((N, 8, 128))
     with printed() as text:
         y = on_ranks(lambda x: gather(x, axis_name="i"), x)
@@ -30,12 +28,10 @@ def test_prints_rank_step_and_chunk(devices: Any) -> None:
 
 @pytest.mark.slow
 def test_rolled_loops_print_their_step(devices: Any) -> None:
-    from twins import data, on_ranks, printed
-
-    import ringsched as rs
+    from twins import Interpreted, data, on_ranks, printed
 
     n = 10
-    scatter = rs.compile("reduce_scatter", debug=True)
+    scatter = Interpreted("reduce_scatter", debug=True)
     with printed() as text:
         on_ranks(lambda x: scatter(x, axis_name="i"), data((n, n, 3))).block_until_ready()
     want = {

@@ -340,15 +340,14 @@ def test_a_tile_is_none_of_the_gradient(devices: Any, name: str) -> None:
     """x has 384 columns on a rank, which tiles of 256 do not divide."""
     import jax
     import jax.numpy as jnp
+    import twins
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
-
-    import ringsched as rs
 
     rows, cols, depth = P("i", None), P(None, "i"), 384
     gathers = name == "all_gather_matmul"
     x, w = ((32, depth), (depth, 1024)) if gathers else ((32, 2 * depth), (2 * depth, 512))
-    function = rs.compile(name)
+    function = twins.Interpreted(name)
     mapped = jax.shard_map(
         lambda x, w: function(x, w, axis_name="i", memory="hbm", tile=256),
         mesh=Mesh(np.array(jax.devices()[:2]), ("i",)),
@@ -365,12 +364,11 @@ def test_a_weight_that_differs_along_another_axis(devices: Any) -> None:
     """So does the result, for which x, being the same there, has to have that type."""
     import jax
     import jax.numpy as jnp
+    import twins
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
 
-    import ringsched as rs
-
-    function, seen = rs.compile("all_gather_matmul"), []
+    function, seen = twins.Interpreted("all_gather_matmul"), []
 
     def product(x: Any, w: Any) -> Any:
         y = function(x, w, axis_name="i", interpret=False)

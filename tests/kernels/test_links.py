@@ -42,9 +42,7 @@ def test_values_and_gradients(devices: Any, name: str, parameters: dict[str, int
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from twins import clean, close, data, on_ranks, twin, watched
-
-    import ringsched as rs
+    from twins import Interpreted, clean, close, data, on_ranks, twin, watched
 
     def both(f: Any) -> Any:
         return lambda x: (f(x), jax.grad(lambda x: jnp.sum(jnp.sin(f(x)) * jnp.arange(3)))(x))
@@ -53,7 +51,7 @@ def test_values_and_gradients(devices: Any, name: str, parameters: dict[str, int
     axes = ("x", "y", "z")[: len(sides)]
     ranks = math.prod(sides)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:ranks]).reshape(sides), axes)
-    collective = rs.compile(name, **parameters)
+    collective = Interpreted(name, **parameters)
     kind = next(kind for kind in KINDS if name.startswith(kind))
     x = data((*sides, 2 * ranks, 3))
     with clean():

@@ -78,14 +78,12 @@ def test_on_a_mesh(devices: Any, name: str) -> None:
     """`.on(mesh)` does the shard_map itself: global arrays in and out."""
     import jax
     from jax.sharding import PartitionSpec as P
-    from twins import data, ring, same, twin
-
-    import ringsched as rs
+    from twins import Interpreted, data, ring, same, twin
 
     mesh, x = ring(4), data((16, 3))
     out = P("i") if name == "reduce_scatter" else P()
     lax = jax.shard_map(twin(name), mesh=mesh, in_specs=P("i"), out_specs=out, check_vma=False)
-    f = rs.compile(name).on(mesh)
+    f = Interpreted(name).on(mesh)
     same(f(x), lax(x))
     same(jax.jit(f)(x), lax(x))
 

@@ -18,10 +18,8 @@ def apart(name: str) -> Iterator[None]:
     """What the tests of products call is compiled so."""
     import twins
 
-    import ringsched as rs
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(twins._compiled, name, rs.compile(name, overlap="none"))
+        patch.setitem(twins._compiled, name, twins.Interpreted(name, overlap="none"))
         assert "overlap   none" in twins._compiled[name].source(N=3)
         yield
 

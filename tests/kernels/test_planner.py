@@ -53,10 +53,11 @@ def call(name: str, ranks: int, size: tuple[int, int, int], extras: tuple[str, .
         given = {k: it if sides == 2 and k != "residual" else it[0] for k, it in given.items()}
         given = jax.tree.map(lambda a: a[0], given)
         w = given.pop("w")
-        return getattr(module(name, ranks), name)(x[0], w, axis_name="i", **given, **options)
+        return getattr(module(name, ranks), name)(x[0], w, "i", interpret=True, **given, **options)
 
     mesh = jax.sharding.AbstractMesh((ranks,), ("i",))
     each = jax.shard_map(each, mesh=mesh, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    module(name, ranks)._traced.cache_clear()  # it knows nothing of what a test puts in place of the planner
     jax.eval_shape(each, jax.ShapeDtypeStruct((ranks, *x), jnp.bfloat16), pairs)
 
 

@@ -81,10 +81,8 @@ def by_lax(name: str) -> Any:
 def ours(name: str, **options: Any) -> Any:
     import twins
 
-    import ringsched as rs
-
     if name not in twins._compiled:
-        twins._compiled[name] = rs.compile(name)
+        twins._compiled[name] = twins.Interpreted(name)
     return lambda x, w, **more: twins._compiled[name](x, w, axis_name="i", **options, **more)
 
 
@@ -306,10 +304,8 @@ def test_whole_arrays(devices: Any, name: str) -> None:
     """`rs.compile(…).on(mesh)` does the shard_map: x [rows, depth] @ w [depth, cols]."""
     import twins
 
-    import ringsched as rs
-
     x, w = twins.data((32, 64)), twins.data((64, 512), seed=3)
-    y = rs.compile(name).on(twins.ring(4))(x, w)
+    y = twins.Interpreted(name).on(twins.ring(4))(x, w)
     np.testing.assert_array_equal(np.asarray(y), np.asarray(x) @ np.asarray(w))
 
 
@@ -317,11 +313,10 @@ def test_whole_arrays(devices: Any, name: str) -> None:
 
 
 def test_axis_of_another_size(devices: Any) -> None:
+    import twins
     from twins import data, on_ranks
 
-    import ringsched as rs
-
-    product = rs.compile("matmul_reduce_scatter", N=4)
+    product = twins.Interpreted("matmul_reduce_scatter", N=4)
     with pytest.raises(ValueError, match="matmul_reduce_scatter was compiled for 4 ranks, but mesh axis 'i' has 3"):
         on_ranks(lambda xw: product(*xw, axis_name="i"), (data((3, 12, 8)), data((3, 8, 16))))
 

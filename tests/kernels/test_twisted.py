@@ -29,16 +29,14 @@ def test_gradient_and_value(devices: Any, tmp_path: Path) -> None:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from twins import clean, close, data, on_ranks, twin, watched
-
-    import ringsched as rs
+    from twins import Interpreted, clean, close, data, on_ranks, twin, watched
 
     def both(f: Any) -> Any:
         return lambda x: (f(x), jax.grad(lambda x: jnp.sum(jnp.sin(f(x)) * jnp.arange(3)))(x))
 
     file = tmp_path / "twisted.yaml"
     file.write_text(GATHER)
-    gather = rs.compile(file)
+    gather = Interpreted(file)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("x", "y"))
     x = data((2, 4, 4, 3))
     with clean():

@@ -33,10 +33,8 @@ def along_rows() -> Any:
 def mlp() -> Any:
     import twins
 
-    import ringsched as rs
-
     if "tp_mlp_whole" not in twins._compiled:
-        twins._compiled["tp_mlp_whole"] = rs.compile("tp_mlp_whole")
+        twins._compiled["tp_mlp_whole"] = twins.Interpreted("tp_mlp_whole")
     return twins._compiled["tp_mlp_whole"]
 
 
@@ -224,11 +222,10 @@ def test_another_mesh_axis(devices: Any, name: str, which: str) -> None:
     """What differs along it makes the result differ along it, by its type as well; the gradients have their own."""
     import jax
     import jax.numpy as jnp
+    import twins
     from jax.sharding import PartitionSpec as P
 
-    import ringsched as rs
-
-    f, mine = rs.compile(name), "i" if name == "tp_mlp" else None
+    f, mine = twins.Interpreted(name), "i" if name == "tp_mlp" else None
     mesh = jax.sharding.AbstractMesh((2, 2), ("d", "i"))
     d = {"x": ("d", None), "weights": (None, "d")}[which]
     specs = (P(d[0], mine), P(d[1], None, "i"), P(d[1], "i", None))
@@ -310,15 +307,13 @@ def test_the_result_is_rounded_once(devices: Any, whole: bool) -> None:
     import jax.numpy as jnp
     import twins
 
-    import ringsched as rs
-
     x, w1, w2 = (jnp.asarray(it).astype("bfloat16") for it in operands(2, 1, (16, 512, 128), 11))
     options = {"partial_dtype": "float32", "out_dtype": "float32", "epilogue": "relu"}
     if whole:
         (y,) = results(mlp(), [(x, w1, w2)], "on_wait", **options)
         y = y[0]
     else:
-        f = rs.compile("tp_mlp")
+        f = twins.Interpreted("tp_mlp")
         found = twins.on_ranks(
             lambda it: f(*it, axis_name="i", interpret=twins.watched(), **options),
             (jnp.stack(jnp.split(x, 2, axis=1)), w1, w2),

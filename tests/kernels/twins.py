@@ -23,10 +23,26 @@ Function = Callable[[jax.Array], jax.Array]
 _compiled: dict[str, Any] = {}
 
 
+class Interpreted:
+    """A compiled schedule whose kernel is interpreted where a call does not say otherwise."""
+
+    def __init__(self, *arguments: Any, **parameters: Any) -> None:
+        self.compiled = rs.compile(*arguments, **parameters)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.compiled(*arguments, **{"interpret": True, **options})
+
+    def on(self, mesh: Mesh, axis_name: Any = None, **options: Any) -> Any:
+        return self.compiled.on(mesh, axis_name, **{"interpret": True, **options})
+
+    def source(self, **parameters: int) -> str:
+        return self.compiled.source(**parameters)
+
+
 def ours(name: str, axis_name: Any = "i", **options: Any) -> Function:
-    """A shipped schedule, for use inside shard_map."""
+    """The kernel of a shipped schedule, for use inside shard_map."""
     if name not in _compiled:
-        _compiled[name] = rs.compile(name)
+        _compiled[name] = Interpreted(name)
     return lambda x: _compiled[name](x, axis_name=axis_name, **options)
 
 
@@ -123,7 +139,7 @@ def written(folder: str, text: str, **parameters: int) -> Any:
     """The compiled schedule of this text, which takes its name from its first line."""
     path = Path(folder) / f"{text.split()[1]}.yaml"
     path.write_text(text, encoding="utf-8")
-    return rs.compile(path, **parameters)
+    return Interpreted(path, **parameters)
 
 
 def watched(mode: str = "on_wait") -> Any:

@@ -168,7 +168,11 @@ steps:
         to: r + pairs
 """
     source = compile_portable(_written(text)).source
-    assert "N = 4  # ranks\nSIDES = (N,)\n" in source and "for axes_ in range(3):" in source and "_pairs(lambda r: r + 1)" in source
+    assert (
+        "N = 4  # ranks\nSIDES = (N,)\n" in source
+        and "for axes_ in range(3):" in source
+        and "_pairs(lambda r: r + 1)" in source
+    )
 
 
 def _written(text: str):  # type: ignore[no-untyped-def]
