@@ -36,7 +36,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
 
     from ringsched.run.layers import LayersTwin
     from ringsched.run.twins import Product, Twin, compare
-    from ringsched.target.child import load_module
+    from ringsched.target.child import load_module, varying
 
     sides = tuple(request["sides"])
     ranks = math.prod(sides)
@@ -64,6 +64,8 @@ def run(source: Path, request: dict[str, Any]) -> None:
     except ValueError:  # the shapes do not go together; the function will say so
         expected, typed = [], None
     function = getattr(load_module(source), request["function"])
+    whole = request["layers"] is not None and request["layers"]["whole"]  # then x is the same at all ranks, as a type
+    specs = tuple(PartitionSpec() if whole and not number else split for number in range(len(request["operands"])))
 
     for mode in request["modes"]:
         options: dict[str, Any] = {}
@@ -71,22 +73,28 @@ def run(source: Path, request: dict[str, Any]) -> None:
             options["interpret"] = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
 
         def kernel(*x: jax.Array, options: dict[str, Any] = options) -> jax.Array:
-            result: jax.Array = function(*x, axis_name=axes if len(axes) > 1 else axes[0], **options)
-            return result
+            result = function(*x, axis_name=axes if len(axes) > 1 else axes[0], **options)
+            given: jax.Array = varying(result, axes)
+            return given
 
         def twice(first: tuple[jax.Array, ...], second: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             one = kernel(*first)
             jax.debug.callback(returned, one)
-            second, one = lax.optimization_barrier((second, one))  # the second call starts after the first, on its rank
-            return one, kernel(*second)
+            x, *rest = second
+            if rest:  # the second call starts after the first, on its rank; x keeps its type
+                rest, one = lax.optimization_barrier((rest, one))
+            else:
+                x, one = lax.optimization_barrier((x, one))
+            return one, kernel(x, *rest)
 
         def returned(_: Any) -> None:
             say(returned=True)
 
         say(mode=mode, phase="compiling")
         start = time.perf_counter()
-        mapped = jax.shard_map(twice, mesh=mesh, in_specs=(split, split), out_specs=(split, split), check_vma=False)
-        sharded = jax.device_put(inputs, NamedSharding(mesh, split))
+        mapped = jax.shard_map(twice, mesh=mesh, in_specs=(specs, specs), out_specs=(split, split))
+        given = [(np.split(x, ranks)[0] if whole else x, *rest) for x, *rest in inputs]
+        sharded = jax.device_put(given, [tuple(NamedSharding(mesh, spec) for spec in specs)] * len(given))
         try:
             program = jax.jit(mapped).lower(sharded[0], sharded[1]).compile()
         except (TypeError, ValueError) as error:  # what the function says about its operand

@@ -55,6 +55,7 @@ def compile_for_target(
     cores: int | None = None,
     timeout: float = 300,
     topology: Topology | None = None,
+    check_vma: bool = True,
 ) -> TargetReport:
     """Compiles `function` of a module for the first devices of a target and returns the compiler's figures.
 
@@ -62,7 +63,8 @@ def compile_for_target(
     function is called inside `shard_map`, each operand and result being split along its first dimension, with
     `interpret=False` and `axis_name="i"`, or ("x", "y") and so on for several sides. `cores`: of a device, for a
     function that has the option; None leaves it to the function. `timeout`: seconds. `topology`: whose links
-    are to be links of the target, as far as may be; default a ring, or a torus.
+    are to be links of the target, as far as may be; default a ring, or a torus. `check_vma`: as of `jax.shard_map`; a
+    function of another's, whose results have no `manual_axis_type`, needs False.
 
     Raises TargetError: RS601 unknown target, RS602 no TPU compiler, RS603 too few devices, RS604 rejected by the
     compiler, RS605 deadline passed.
@@ -88,6 +90,7 @@ def compile_for_target(
         "operands": [asdict(operand) for operand in operands],
         "target": target,
         "options": {} if cores is None else {"cores": cores},
+        "check_vma": check_vma,
         "seconds": timeout,
     }
     with tempfile.TemporaryDirectory(prefix="ringsched-") as name:

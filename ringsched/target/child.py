@@ -82,25 +82,50 @@ def compile_kernel(source: Path, request: dict[str, Any], notes: list[str]) -> f
     mesh = Mesh(np.array([devices[index] for index in order]).reshape(sides), axes)
     names = topology.coordinates if len(topology.coordinates) == len(sides) else axes
     notes += [f"{found.code}: {found.message}" for found in report_of(chips, topology, [order], names).diagnostics]
-    function = getattr(load_module(source), request["function"])
+    module = load_module(source)
+    function = getattr(module, request["function"])
 
     def kernel(*arguments: jax.Array) -> Any:
         axis_name = axes if len(axes) > 1 else axes[0]
-        return function(*arguments, axis_name=axis_name, interpret=False, **request["options"])
+        results = function(*arguments, axis_name=axis_name, interpret=False, **request["options"])
+        return varying(results, axes)
 
     split = PartitionSpec(axes)
+    specs = [split for _ in request["operands"]]
+    if takes_whole(module):
+        specs[0] = PartitionSpec()
     operands = [
         jax.ShapeDtypeStruct(
-            (len(order) * operand["shape"][0], *operand["shape"][1:]),
+            ((1 if spec == PartitionSpec() else len(order)) * operand["shape"][0], *operand["shape"][1:]),
             jnp.dtype(operand["dtype"]),
-            sharding=NamedSharding(mesh, split),
+            sharding=NamedSharding(mesh, spec),
         )
-        for operand in request["operands"]
+        for operand, spec in zip(request["operands"], specs, strict=True)
     ]
     start = time.perf_counter()
-    mapped = jax.shard_map(kernel, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    check_vma = request["check_vma"]
+    mapped = jax.shard_map(kernel, mesh=mesh, in_specs=tuple(specs), out_specs=split, check_vma=check_vma)
     jax.jit(mapped).lower(*operands).compile()
     return time.perf_counter() - start
+
+
+def takes_whole(module: ModuleType) -> bool:
+    """Whether the first operand of a module's function has to be the same at all ranks, and of the type that says so:
+    that of a chain which takes the whole activation."""
+    return bool(getattr(module, "_SPEC", {}).get("whole", False))
+
+
+def varying(results: Any, axes: tuple[str, ...]) -> Any:
+    """Results with the type that differs from rank to rank, whatever theirs is: each is returned for every rank."""
+    import jax
+
+    def cast(y: jax.Array) -> jax.Array:
+        known = jax.typeof(y).mat.varying
+        missing = tuple(axis for axis in axes if axis not in known)
+        checked = jax.typeof(jax.lax.axis_index(axes)).mat.varying  # else there are no such types
+        return jax.lax.pcast(y, missing, to="varying") if missing and checked else y
+
+    return jax.tree.map(cast, results)
 
 
 def load_module(source: Path) -> ModuleType:
