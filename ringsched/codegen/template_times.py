@@ -265,9 +265,9 @@ def _multiplied(call, product, x, weights, extras, options):
             return _multiplied(call, product, x, weights, {**extras, **more}, options)
 
         return jax.vmap(one)(*batches)
-    rest = (call, product, tuple(options.items()))
+    keep = options["keep"] and product.gathers(False)
+    rest = (call, product, tuple({**options, "keep": False}.items()))
     if options["function"] is None and not extras and len(weights) == 1:
-        keep = options["keep"] and product.gathers(False)
         return _Times(*rest, keep=keep)(x, *weights)[0]
     finished = _Finished(*rest, tuple(extras), len(weights) > 1)
     run = finished.apart if call.portable else finished

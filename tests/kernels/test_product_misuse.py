@@ -131,7 +131,8 @@ def test_gate_of_another_shape(devices: Any, name: str) -> None:
 def test_no_matrices(devices: Any, name: str) -> None:
     given = operands(name)
     x, w = given["x"], given["w"]
-    assert refused(name, {"x": (1, *x)}) == f"{name} takes matrices, not {(1, *x)} and {w}"
+    assert refused(name, {"x": x[1:]}) == f"{name} takes matrices, not {x[1:]} and {w}"
+    assert refused(name, {"w": (1, *w)}) == f"{name} takes matrices, not {x} and {(1, *w)}"
     assert refused(name, {"w": w[1:]}) == f"{name} takes matrices, not {x} and {w[1:]}"
 
 
