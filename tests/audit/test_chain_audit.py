@@ -101,7 +101,7 @@ class Module:
         source = compile_schedule(open_schedule(name, {"N": 3})).source
         self.name = name
         self.head, body = source.split("def _kernel(")
-        self.kernel, self.tail = body.split("# How the layers", 1)
+        self.kernel, self.tail = body.split("\n\n\n", 1)
         self.calls = list(re.finditer(r"\n *(_wait|_send|_signal|pl\.semaphore_wait|_copy)\(", self.kernel))
 
     def without(self, match: re.Match[str]) -> AuditReport:
@@ -116,7 +116,7 @@ class Module:
 
     def audited(self, kernel: str) -> AuditReport:
         """With another text of the kernel."""
-        source = f"{self.head}def _kernel({kernel}# How the layers{self.tail}"
+        source = f"{self.head}def _kernel({kernel}\n\n\n{self.tail}"
         function = getattr(as_module(source, self.name), self.name)
         return (audit if self.name == "tp_mlp" else audit_whole)(function, 3, 3)
 
