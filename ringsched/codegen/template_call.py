@@ -58,7 +58,7 @@ class _Call:
             axes=axes,
             groups=_check_sizes(name, axis_name, axes, mesh, axis_index_groups),
             mesh=mesh,
-            check_vma=bool(jax.typeof(lax.axis_index(axes)).mat.varying),
+            check_vma=_checks_types(axes),
             reduction=reduction,
             **options,
         )
@@ -77,6 +77,12 @@ class _Call:
         axes = self.axes if axes is None else axes
         fixed = tuple(a for a in axes if a not in _types(x).varying)
         return lax.pcast(x, fixed, to="varying") if fixed and self.check_vma else x
+
+
+def _checks_types(axes):
+    """Whether shard_map tells by the type over which axes a value varies."""
+    index = jax.make_jaxpr(lambda: lax.axis_index(axes))()
+    return bool(index.out_avals[0].mat.varying)
 
 
 def _check_sizes(name, axis_name, axes, mesh, groups):
@@ -159,6 +165,8 @@ class _Rule:
 
     def __call__(self, *operands):
         avals = tuple(map(jax.typeof, operands))
+        for aval in avals:
+            _check_whole(aval)
         jaxpr = _traced(self, avals, _settings())
         return _call_p.bind(*operands, jaxpr=jaxpr, rule=self)
 
@@ -238,6 +246,15 @@ def _batched(operands, dimensions):
     return [batched(*pair) for pair in pairs]
 
 
+def _check_whole(aval):
+    """Raises ValueError where an operand is sharded over an axis that shard_map left."""
+    axes = [axis for axis in aval.sharding.spec if axis is not None]
+    if axes:
+        what = f"an operand that is sharded over the explicit mesh axis {axes[0]!r}"
+        cure = "let jax.shard_map take all axes"
+        raise ValueError(f"a collective does not take {what}: {cure}")
+
+
 def _settings():
     """What tracing depends on beside its operands."""
     return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
@@ -280,7 +297,10 @@ def _abstract_call(*avals, jaxpr, rule):
 
 def _lower_call(context, *operands, jaxpr, rule):
     _check_nesting(context, jaxpr)
-    return mlir.lower_fun(jaxpr_as_fun(jaxpr))(context, *operands)
+    inner = context.replace(avals_in=jaxpr.in_avals)  # the types that it was traced with
+    results = mlir.lower_fun(jaxpr_as_fun(jaxpr))(inner, *operands)
+    context.set_tokens_out(inner.tokens_out)
+    return results
 
 
 def _check_nesting(context, jaxpr):

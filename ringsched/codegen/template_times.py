@@ -25,6 +25,7 @@ from ringsched.codegen.template_operands import (
     _Epilogue,
     _joined,
     _pushed,
+    _shape_of,
     _wide,
 )
 
@@ -256,6 +257,11 @@ def _multiplied(call, product, x, weights, extras, options):
     operands, same = _alike(call, (x, *weights, *vary), tuple(same))
     x, weights = operands[0], operands[1 : 1 + len(weights)]
     extras = dict(zip(extras, same or operands[1 + len(weights) :], strict=True))
+    if x.shape[-2] == 0:  # nothing to send
+        cols = _shape_of(weights[0], options)[1]
+        cut = product.scatters(False) and product.along == 1
+        shape = (*x.shape[:-1], cols // (RANKS if cut else 1))
+        return jnp.zeros_like(x, options["out_dtype"], shape=shape)
     if x.ndim > 2:
         extras, residual = dict(extras), extras.get("residual")
         batches = (x,) if residual is None else (x, residual)

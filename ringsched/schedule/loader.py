@@ -117,7 +117,7 @@ def _nearby(file: Path) -> str:
     shipped = shipped_names()
     near = closest(file.stem, shipped)
     if near:
-        return f"the shipped schedule of that name is at {shipped_directory() / (near + '.yaml')}"
+        return f"did you mean {near}? That schedule is shipped, as {shipped_directory() / (near + '.yaml')}"
     return "check the path; `ringsched init all_gather` writes a schedule to start from"
 
 
