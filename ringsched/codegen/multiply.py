@@ -84,7 +84,7 @@ class Product:
         options += ["transposed: bool = False", "out_dtype: Any = None"]
         if not self.gathers:
             options.append("partial_dtype: Any = None")
-        if self.keeps:
+        if self.keeps and self.kernel:
             options.append("keep_gathered: bool = False")
         if self.kernel:
             memory = f'"{self.memory}"' if self.memory else None
@@ -92,7 +92,7 @@ class Product:
             options += KERNEL_OPTIONS
         lines = [line.replace("*,", "*,") for line in call(f"def {self.name}(", options, 0, ") -> jax.Array:")]
         lines += self.described()
-        if self.keeps:
+        if self.keeps and self.kernel:
             lines.append("    keep_gathered: for the gradient of w; else x is gathered once more.")
         if self.kernel:
             lines += [
@@ -116,7 +116,7 @@ class Product:
             '        "transposed": transposed,',
             '        "out_dtype": _result_dtype(x, scale, out_dtype),',
             f'        "partial": {partial},',
-            f'        "keep": {"keep_gathered" if self.keeps else "False"},',
+            f'        "keep": {"keep_gathered" if self.keeps and self.kernel else "False"},',
             *(['        "memory": memory,', '        "tile": tile,'] if self.kernel else []),
             "    }",
             *call("    shape = _check_product(", ["call", "x", "weights", "options", *self.rule("RANKS")], 0),

@@ -44,7 +44,6 @@ def all_gather_matmul_features_bidirectional(
     residual: jax.Array | None = None,
     transposed: bool = False,
     out_dtype: Any = None,
-    keep_gathered: bool = False,
 ) -> jax.Array:
     """The gathered x times w; each shard is multiplied as it arrives.
 
@@ -60,7 +59,6 @@ def all_gather_matmul_features_bidirectional(
     residual: like the result, added after the epilogue.
     transposed: w is [cols, depth].
     out_dtype: of the result; None: that of x, float32 for scaled integers.
-    keep_gathered: for the gradient of w; else x is gathered once more.
     Raises ValueError where shapes do not match.
     """
     name = "all_gather_matmul_features_bidirectional"
@@ -71,7 +69,7 @@ def all_gather_matmul_features_bidirectional(
         "transposed": transposed,
         "out_dtype": _result_dtype(x, scale, out_dtype),
         "partial": None,
-        "keep": keep_gathered,
+        "keep": False,
     }
     shape = _check_product(call, x, weights, options, deeper=RANKS)
     extras = _extras(call, scale, bias, residual, shape, len(weights) > 1)
