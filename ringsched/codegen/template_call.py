@@ -307,7 +307,7 @@ def _check_nesting(context, jaxpr):
     """The interpreter calls back, which jax cannot do in one shard_map in another."""
     axes = context.module_context.axis_context
     outer = getattr(getattr(axes, "mesh", None), "manual_axes", ())
-    if outer and any("Callback" in type(effect).__name__ for effect in jaxpr.effects):
+    if outer and any("IOEffect" in type(effect).__name__ for effect in jaxpr.effects):
         raise NotImplementedError(
             "a kernel cannot be interpreted in one jax.shard_map inside another: let one "
             "take all axes, or leave interpret=None, which takes the portable back end"
