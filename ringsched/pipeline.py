@@ -45,6 +45,7 @@ from ringsched.xla.exchange import Exchange
 from ringsched.xla.lower import exchange_of
 
 MOST_RANKS = 16  # of a chain whose joined Program is executed with numbers; its links are proven at any size
+TESTED_WITH = "jax 0.10.2"  # what generated modules were tested with
 CALLS = 2  # in a row: shows whether the barrier is strong enough
 
 
@@ -408,4 +409,4 @@ def _origin(schedule: Schedule | Chain) -> list[tuple[str, str]]:
     path = Path(schedule.path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "unknown"
     parameters = ", ".join(f"{p.name} = {p.value}" for p in schedule.parameters) or "none"
-    return [("schedule", f"{path.name}, sha256 {digest}…"), ("params", parameters)]
+    return [("schedule", f"{path.name}, sha256 {digest}…"), ("params", parameters), ("tested", f"with {TESTED_WITH}")]

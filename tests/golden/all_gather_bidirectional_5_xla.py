@@ -2,6 +2,7 @@
 
 schedule  all_gather_bidirectional.yaml, sha256 97142d1d4fe5de26…
 params    N = 5
+tested    with jax 0.10.2
 proven    for these sizes: data flow, and that each message carries what the schedule says
 gradient  by the transfers, backwards
 

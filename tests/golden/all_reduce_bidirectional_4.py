@@ -2,6 +2,7 @@
 
 schedule  all_reduce_bidirectional.yaml, sha256 1f65b620a1a2c468…
 params    N = 4
+tested    with jax 0.10.2
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
 gradient  by the transpose, proven likewise
 

@@ -2,6 +2,7 @@
 
 schedule  all_reduce_doubling.yaml, sha256 6a018afdec8a4ffd…
 params    N = 4
+tested    with jax 0.10.2
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
 gradient  by jax.lax
 

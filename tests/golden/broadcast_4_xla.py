@@ -2,6 +2,7 @@
 
 schedule  broadcast.yaml, sha256 5fd8bf9b374b6ee2…
 params    N = 4, C = 4
+tested    with jax 0.10.2
 proven    for these sizes: data flow, and that each message carries what the schedule says
 gradient  by the transfers, backwards
 

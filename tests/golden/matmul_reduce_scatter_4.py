@@ -2,6 +2,7 @@
 
 schedule  matmul_reduce_scatter.yaml, sha256 03ab6529a812d1f2…
 params    N = 4
+tested    with jax 0.10.2
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
 gradient  by the transpose, proven likewise
 

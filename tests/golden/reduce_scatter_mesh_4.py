@@ -2,6 +2,7 @@
 
 schedule  reduce_scatter_mesh.yaml, sha256 f4ceeb8e185e8d76…
 params    X = 2, Y = 2, parts = 2
+tested    with jax 0.10.2
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
 gradient  by the transpose, proven likewise
 

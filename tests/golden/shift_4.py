@@ -2,6 +2,7 @@
 
 schedule  shift.yaml, sha256 bb171e5c2ab5e8d7…
 params    N = 4
+tested    with jax 0.10.2
 proven    for these sizes: data flow, values, no race, no deadlock, no leftover; 2 calls in a row
 gradient  by the transpose, proven likewise
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,12 @@ def test_imports_only_jax(file_name: str) -> None:
                 assert node.level == 0 and node.module
                 imported.add(node.module.split(".")[0])
     assert imported - set(sys.stdlib_module_names) == {"jax"}
+
+
+def test_says_with_which_jax_it_was_tested() -> None:
+    """The one that is installed here, but for its last number."""
+    (line,) = re.findall(r"^tested    with jax (.*)$", update.generate("shift", 4), re.MULTILINE)
+    assert line.split(".")[:2] == version("jax").split(".")[:2]
 
 
 def written(folder: Path) -> str:
