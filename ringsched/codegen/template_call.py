@@ -297,7 +297,8 @@ def _abstract_call(*avals, jaxpr, rule):
 
 def _lower_call(context, *operands, jaxpr, rule):
     _check_nesting(context, jaxpr)
-    inner = context.replace(avals_in=jaxpr.in_avals)  # the types that it was traced with
+    # The types are those that it was traced with.
+    inner = context.replace(avals_in=jaxpr.in_avals)
     results = mlir.lower_fun(jaxpr_as_fun(jaxpr))(inner, *operands)
     context.set_tokens_out(inner.tokens_out)
     return results
