@@ -298,6 +298,17 @@ def test_nested_and_automatic_axes(devices: Any) -> None:
             run(None, nested=False, mesh=explicit, x=sharded)
 
 
+def test_several_processes_are_not_interpreted(devices: Any) -> None:
+    """The interpreter of one would wait for the other for ever."""
+    import jax
+    from twins import normal, on_ranks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(RuntimeError, match="cannot be interpreted in 2 processes"):
+            on_ranks(lambda x: compiled("all_gather", True)(x, "i"), normal((4, 2)))
+
+
 def test_an_epilogue_with_a_value_from_outside(devices: Any) -> None:
     """It is no operand, for which there would be a gradient."""
     import jax
