@@ -4,8 +4,10 @@ from ringsched import lax
 y = lax.psum_scatter(x, "i", tiled=True)
 
 A kernel runs on a TPU, the schedule's transfers as `lax.ppermute` elsewhere. What no schedule is for goes to `jax.lax`:
-axes that are none of a mesh or not manual (`vmap(axis_name=…)`, positions), axes of one device, groups of uneven size,
-permutations other than a shift by one along an axis, broadcasts of another root than 0, ragged or empty trees.
+- axes that are not manual ones of a mesh (`vmap(axis_name=…)`, also by the same name; positions), or named twice,
+- axes or groups of one device, and groups of uneven size,
+- permutations that leave ranks out or whose cycles differ in length: every shift and every exchange has a schedule,
+- trees without arrays.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax._src import core
 
 import ringsched
 
@@ -33,7 +36,9 @@ def _ranks(x: Any, axis_name: AxisName, groups: Groups = None) -> int:
     """Along the axes, or in each group; 0 where a schedule is not for them."""
     names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     mesh = jax.sharding.get_abstract_mesh()
-    if not names or not jax.tree.leaves(x) or any(name not in mesh.manual_axes for name in names):
+    if not names or len(set(names)) < len(names) or not jax.tree.leaves(x):
+        return 0
+    if any(name not in mesh.manual_axes or _is_of_vmap(name) for name in names):
         return 0
     ranks = 1
     for name in names:
@@ -42,6 +47,33 @@ def _ranks(x: Any, axis_name: AxisName, groups: Groups = None) -> int:
         sizes = {len(group) for group in groups}
         ranks = sizes.pop() if len(sizes) == 1 else 0
     return ranks if ranks > 1 else 0
+
+
+def _is_of_vmap(name: Any) -> bool:
+    """Whether a vmap in the shard_map took the name; public functions tell it only where sizes differ."""
+    trace = core.trace_ctx.trace
+    while trace is not None:
+        data = getattr(trace, "axis_data", None)
+        if data is not None and data.name == name:
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
+def _cycles(pairs: Sequence[tuple[int, int]], ranks: int) -> list[list[int]] | None:
+    """The cycles of a permutation of all ranks, groups in which it is a shift by one; None: they differ in length."""
+    to = dict(pairs)
+    if len(pairs) != ranks or set(to) != set(range(ranks)) or set(to.values()) != set(range(ranks)):
+        return None
+    cycles: list[list[int]] = []
+    left = set(to)
+    while left:
+        cycle = [min(left)]
+        while to[cycle[-1]] != cycle[0]:
+            cycle.append(to[cycle[-1]])
+        left -= set(cycle)
+        cycles.append(cycle)
+    return cycles if {len(cycle) for cycle in cycles} == {ranks // len(cycles)} and len(cycles) < ranks else None
 
 
 def _axes(axis_name: AxisName) -> Any:
@@ -134,16 +166,21 @@ class Collectives:
 
     def ppermute(self, x: Any, axis_name: AxisName, perm: Sequence[tuple[int, int]]) -> Any:
         """As `jax.lax.ppermute`."""
+        pairs = [(int(source), int(target)) for source, target in perm]
         ranks = _ranks(x, axis_name)
-        if ranks and sorted(perm) == [(rank, (rank + 1) % ranks) for rank in range(ranks)]:
-            return self._call("shift", x, axis_name)
-        return lax.ppermute(x, axis_name, perm)
+        groups = _cycles(pairs, ranks) if ranks else None
+        if groups is None:
+            return lax.ppermute(x, axis_name, pairs)
+        # In order, the axis itself is the ring, and the kernel needs no table of who is where.
+        return self._call("shift", x, axis_name, axis_index_groups=None if groups == [list(range(ranks))] else groups)
 
     def pbroadcast(self, x: Any, axis_name: AxisName, source: int) -> Any:
         """As `jax.lax.pbroadcast`."""
-        if source == 0 and _ranks(x, axis_name):
-            return self._call("broadcast", x, axis_name)
-        return lax.pbroadcast(x, axis_name, source)
+        ranks = _ranks(x, axis_name)
+        if not 0 <= source < ranks:
+            return lax.pbroadcast(x, axis_name, source)
+        groups = [[source, *(rank for rank in range(ranks) if rank != source)]]  # the first is the schedule's root
+        return self._call("broadcast", x, axis_name, axis_index_groups=groups if source else None)
 
 
 def using(**options: Any) -> Collectives:
