@@ -250,7 +250,9 @@ def step_on(config: Config, on: Collectives, mesh: Mesh) -> Callable[[State, jax
 
 def trained(config: Config, on: Collectives, mesh: Mesh, steps: int) -> tuple[list[float], State]:
     """The losses, and the state in the end."""
-    step, state, losses = step_on(config, on, mesh), initial(config), []
+    step, losses = step_on(config, on, mesh), []
+    # As a step returns it, or the second one is compiled anew.
+    state = jax.device_put(initial(config), jax.tree.map(lambda spec: NamedSharding(mesh, spec), state_specs()))
     for number in range(steps):
         state, value = step(state, batch(config, number))
         losses.append(float(value))
