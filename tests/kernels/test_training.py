@@ -56,6 +56,7 @@ def check(shape: tuple[int, int], steps: int, bounds: tuple[float, float], inter
     assert len(ours[0]) == int(ours[1].step) == steps
 
 
+@pytest.mark.deadline(240)  # both programs are compiled, in half a minute on two idle cores
 @pytest.mark.parametrize(
     ("shape", "dtype", "bounds"),
     [
@@ -76,6 +77,7 @@ def test_kernels(devices: Any) -> None:
     check((2, 2), 2, EXACT, True, **SMALL)
 
 
+@pytest.mark.deadline(240)
 def test_another_collective_is_noticed(devices: Any) -> None:
     """One whose result is wrong, and one whose gradient alone is: twice what it should be, for all weights."""
     import dataclasses

@@ -74,12 +74,14 @@ def collectives(text: str) -> dict[str, int]:
 def test_a_whole_step(tmp_path: Path, target: str) -> None:
     found = compiled(tmp_path, target, "ringsched")
     assert set(found["kernels"]) == KERNELS
+    # jax sums gradients along "data"; for those of weights, two plain products gather x by jax.lax (docs/kernels.md).
+    assert set(found["collectives"]) == {"all-reduce", "all-gather"} and found["collectives"]["all-gather"] == 2
 
 
 @pytest.mark.slow
 def test_by_lax(tmp_path: Path) -> None:
     found = compiled(tmp_path, "v6e:2x4", "lax")
-    assert found["kernels"] == {}
+    assert found["kernels"] == {} and found["collectives"]["reduce-scatter"] > 0
 
 
 if __name__ == "__main__":
