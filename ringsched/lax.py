@@ -5,8 +5,9 @@ y = lax.psum_scatter(x, "i", tiled=True)
 
 A kernel runs on a TPU, the schedule's transfers as `lax.ppermute` elsewhere. What no schedule is for goes to `jax.lax`:
 - axes that are not manual ones of a mesh (`vmap(axis_name=…)`, also by the same name; positions), or named twice,
+- arrays that are sharded over an explicit mesh axis which shard_map left (hidden by a jit inside a vmap: refused),
 - axes or groups of one device, and groups of uneven size,
-- permutations that leave ranks out or whose cycles differ in length: every shift and every exchange has a schedule,
+- permutations that leave ranks out or whose cycles differ in length (those of a shift by any distance do not),
 - trees without arrays.
 """
 
@@ -38,7 +39,7 @@ def _ranks(x: Any, axis_name: AxisName, groups: Groups = None) -> int:
     mesh = jax.sharding.get_abstract_mesh()
     if not names or len(set(names)) < len(names) or not jax.tree.leaves(x):
         return 0
-    if any(name not in mesh.manual_axes or _is_of_vmap(name) for name in names):
+    if any(name not in mesh.manual_axes for name in names) or _is_of_vmap(names) or _is_sharded(x):
         return 0
     ranks = 1
     for name in names:
@@ -49,15 +50,24 @@ def _ranks(x: Any, axis_name: AxisName, groups: Groups = None) -> int:
     return ranks if ranks > 1 else 0
 
 
-def _is_of_vmap(name: Any) -> bool:
-    """Whether a vmap in the shard_map took the name; public functions tell it only where sizes differ."""
+def _is_of_vmap(names: Sequence[Any]) -> bool:
+    """Whether a vmap in the shard_map took a name, or maps an axis that is sharded over an explicit mesh axis.
+
+    No public function tells: not that of the size, where sizes are equal.
+    """
     trace = core.trace_ctx.trace
     while trace is not None:
         data = getattr(trace, "axis_data", None)
-        if data is not None and data.name == name:
+        if data is not None and (data.name in names or data.explicit_mesh_axis):
             return True
         trace = getattr(trace, "parent_trace", None)
     return False
+
+
+def _is_sharded(x: Any) -> bool:
+    """Whether an array is sharded over an explicit axis that shard_map left: a schedule refuses it."""
+    avals = map(jax.typeof, jax.tree.leaves(x))
+    return any(axis is not None for aval in avals for axis in aval.sharding.spec)
 
 
 def _cycles(pairs: Sequence[tuple[int, int]], ranks: int) -> list[list[int]] | None:

@@ -247,3 +247,24 @@ def test_kernels_do_not_add_64_bits(devices: Any) -> None:
 
     with jax.enable_x64(True), pytest.raises(TypeError, match="float64"):
         on_ranks(lambda x: ringsched.lax.using(interpret=True).psum(x, "i"), np.arange(12.0).reshape(4, 3))
+
+
+def test_an_explicit_axis_that_vmap_takes(devices: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType
+    from jax.sharding import PartitionSpec as P
+    from twins import same
+
+    import ringsched.lax
+
+    mesh = jax.make_mesh((2, 4), ("d", "i"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:8])
+
+    def summed(on: Any) -> Any:
+        f = jax.shard_map(lambda x: on.psum(x, "i"), in_specs=P("i"), out_specs=P(None))
+        return [
+            g(jax.device_put(jnp.arange(16).reshape(2, 8), P("d", "i"))) for g in (jax.vmap(f), jax.jit(jax.vmap(f)))
+        ]
+
+    with jax.set_mesh(mesh):
+        same(*(summed(on) for on in (ringsched.lax, jax.lax)))
