@@ -1,8 +1,9 @@
 """JAX's own tests of collectives with these in place of `jax.lax`'s: python benchmarks/against_jax_tests.py FOLDER
 
 FOLDER is a checkout of jax, at the version that is installed; none of its code is kept here. Its tests need absl-py.
-Each back end, and `jax.lax` itself, runs them in a process of its own, in jax's default settings, with a deadline for
-each test. Only tests that call one of the functions say anything; the others are not counted.
+Each back end, and `jax.lax` itself, runs them in processes of its own, in jax's default settings, with a deadline for
+each test. A test says something where it calls one of the functions; which ones do is found with `jax.lax` in place.
+Left out are classes of tests whose text names none of them.
 
     python benchmarks/against_jax_tests.py ../jax --backend portable -k psum
 """
@@ -10,22 +11,36 @@ each test. Only tests that call one of the functions say anything; the others ar
 from __future__ import annotations
 
 import argparse
+import functools
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 FILES = ("shard_map_test", "pmap_test")
 NAMES = ("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute", "pbroadcast")
 BACK_ENDS = ("jax", "portable", "kernel")
-SECONDS = 60  # a test
+GRACE = 60  # seconds without a word, beyond those of a test: jax starts, or hangs where no alarm reaches it
+STARTED = "the process hung or ended"  # unless another line follows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of a test. calls: of the functions, and how many of them a schedule did. why: "" where it passed."""
+
+    calls: int
+    schedules: int
+    why: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,47 +49,104 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", choices=BACK_ENDS[1:], action="append")
     parser.add_argument("-k", default="", help="only tests whose name has this in it")
     parser.add_argument("--seconds", type=float, default=3000, help="for each file and back end")
+    parser.add_argument("--deadline", type=int, default=60, help="seconds for each test")
     given = parser.parse_args(arguments)
     if not all((given.folder / "tests" / f"{name}.py").is_file() for name in FILES):
         parser.error(f"{given.folder} is no checkout of jax: it has no tests/{FILES[0]}.py")
-    back_ends = ("jax", *(given.backend or BACK_ENDS[1:]))
-    found = {back_end: outcomes(given.folder, back_end, given.k, given.seconds) for back_end in back_ends}
-    for back_end in back_ends:
-        told = {name: why for name, (calls, why) in found[back_end].items() if calls and why != "skipped"}
-        failed = {name: why for name, why in told.items() if why}
-        own = sum(1 for name in failed if not found["jax"].get(name, (0, ""))[1])
-        print(
-            f"{back_end}: {len(told)} tests say something, {len(told) - len(failed)} pass, {len(failed)} fail", end=""
-        )
-        print("" if back_end == "jax" else f", {own} of them pass with jax.lax")
-        reasons = Counter(why for name, why in failed.items())
-        for why, count in reasons.most_common():
-            names = [name for name in failed if failed[name] == why]
-            print(f"  {count:3} {why}\n      {', '.join(names[:6])}{', …' if len(names) > 6 else ''}")
+    run = functools.partial(outcomes, given.folder, pattern=given.k, deadline=given.deadline, seconds=given.seconds)
+    own = run(back_end="jax")
+    saying = {name for name, outcome in own.items() if outcome.calls and outcome.why != "skipped"}
+    print(f"{len(own)} tests, of which {len(saying)} call one of the functions", flush=True)
+    print(told("jax.lax", {name: own[name] for name in saying}), flush=True)
+    for back_end in given.backend or BACK_ENDS[1:]:
+        found = run(back_end=back_end, only=saying)
+        print(told(back_end, found), flush=True)
+        if missing := saying - set(found):
+            print(f"  {len(missing):3} not reached within {given.seconds:g} s a file")
+        new = sorted(name for name, outcome in found.items() if outcome.why and not own[name].why)
+        print(f"  {len(new):3} fail that pass with jax.lax")
     return 0
 
 
-def outcomes(folder: Path, back_end: str, pattern: str, seconds: float) -> dict[str, tuple[int, str]]:
-    """Test → how often it called one of the functions, and why it failed, empty where it passed."""
-    found: dict[str, tuple[int, str]] = {}
+def told(name: str, found: dict[str, Outcome]) -> str:
+    """How many pass and fail, and the reasons, the most common first."""
+    lines = [f"{name}: {_counted(found)}"]
+    by_schedule = {test: outcome for test, outcome in found.items() if outcome.schedules}
+    if by_schedule:
+        lines.append(f"  a schedule runs in {_counted(by_schedule)}; in the others all calls go to jax.lax")
+    failed = {test: outcome.why for test, outcome in sorted(found.items()) if outcome.why}
+    for why, count in Counter(failed.values()).most_common():
+        lines.append(f"  {count:3} {why}")
+        lines += [f"      {test}" for test in failed if failed[test] == why]
+    return "\n".join(lines)
+
+
+def _counted(found: dict[str, Outcome]) -> str:
+    failed = sum(1 for outcome in found.values() if outcome.why)
+    return f"{len(found)} tests, {len(found) - failed} pass, {failed} fail"
+
+
+def outcomes(
+    folder: Path,
+    *,
+    back_end: str,
+    pattern: str,
+    deadline: int,
+    seconds: float,
+    only: Collection[str] | None = None,
+) -> dict[str, Outcome]:
+    """Of each test; only: their names, None: all."""
+    found: dict[str, Outcome] = {}
     for file in FILES:
         with tempfile.TemporaryDirectory() as directory:
-            results = Path(directory) / "results"
+            results, wanted = Path(directory) / "results", Path(directory) / "wanted"
             results.touch()
-            command = [sys.executable, __file__, "--child", str(folder), file, back_end, pattern, str(results)]
-            environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "64"}
-            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            try:
-                subprocess.run(command, env=environment, timeout=seconds, check=False, **silent)  # type: ignore[call-overload]
-            except subprocess.TimeoutExpired:
+            wanted.write_text(json.dumps(None if only is None else sorted(only)), encoding="utf-8")
+            end = time.monotonic() + seconds
+            command = [sys.executable, __file__, "--child", str(folder), file, back_end, pattern, str(deadline)]
+            # A test that hangs or ends the process is one failure: the next process goes on behind it.
+            while time.monotonic() < end and not _ran([*command, str(wanted), str(results)], results, deadline, end):
+                pass
+            read = _read(results)
+            if time.monotonic() > end:
                 print(f"{back_end}: {file} did not end within {seconds:g} s", file=sys.stderr)
-            rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-            found |= {f"{file}.{row['name']}": (row["calls"], row["why"]) for row in rows}
+            if read and time.monotonic() > end and [*read.values()][-1].why == STARTED:
+                read.popitem()  # the time of all was up, not its own
+            found |= read
     return found
 
 
-def child(folder: str, file: str, back_end: str, pattern: str, results: str) -> None:
-    """Runs one file and writes a line of JSON for each test."""
+def _ran(command: list[str], results: Path, deadline: int, end: float) -> bool:
+    """Whether the process came to the end of the tests, or never to the first."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "64"}
+    before = results.stat().st_size
+    results.touch()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        while process.poll() is None:
+            time.sleep(0.2)
+            if time.monotonic() > end or time.time() - results.stat().st_mtime > deadline + GRACE:
+                process.kill()
+                process.wait()
+        if process.returncode and results.stat().st_size == before:
+            log.seek(0)
+            print(log.read().decode(errors="replace")[-2000:], file=sys.stderr)
+            return True
+    return process.returncode == 0
+
+
+def _read(results: Path) -> dict[str, Outcome]:
+    """A test has a line when it starts and one when it ends."""
+    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {row.pop("name"): Outcome(**row) for row in rows}
+
+
+class Late(BaseException):
+    """The test took too long; not an Exception, which jax may catch."""
+
+
+def child(folder: str, file: str, back_end: str, pattern: str, limit: str, wanted: str, results: str) -> None:
+    """Runs the tests of one file that have no result yet, up to one that is late."""
     import importlib
     import unittest
 
@@ -91,31 +163,39 @@ def child(folder: str, file: str, back_end: str, pattern: str, results: str) -> 
     flags.FLAGS(sys.argv[:1])
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
 
-    class Late(Exception):
-        """The test took too long."""
-
     def late(*_: Any) -> None:
-        raise Late(f"no end within {SECONDS} s")
+        raise Late(f"no end within {limit} s")
 
     signal.signal(signal.SIGALRM, late)
-    with open(results, "a", encoding="utf-8") as out:
+    done, only = _read(Path(results)), json.loads(Path(wanted).read_text(encoding="utf-8"))
+    with open(results, "a", encoding="utf-8", buffering=1) as out:
+
+        def write(name: str, why: str) -> None:
+            schedules = calls["schedules"]
+            row = {"name": name, "calls": calls.total() - schedules, "schedules": schedules, "why": why}
+            out.write(json.dumps(row) + "\n")
+
         for test in _tests(suite):
-            if pattern not in test.id():
+            # Not test.id(), which has addresses in it.
+            name = f"{file}.{type(test).__name__}.{test._testMethodName}"
+            wants = pattern in name and (only is None or name in only)
+            if not wants or name in done or not _names_any(type(test), file):
                 continue
             calls.clear()
+            write(name, STARTED)
             result = unittest.TestResult()
-            signal.alarm(SECONDS)
+            signal.alarm(int(limit))
             try:
                 test.run(result)
             except Late as error:
-                result.errors.append((test, str(error)))
+                result.errors.append((test, f"Late: {error}"))  # where unittest did not catch it
             finally:
                 signal.alarm(0)
             problems = [text for _, text in (*result.failures, *result.errors)]
             why = _reason(problems[0]) if problems else "skipped" if result.skipped else ""
-            name = test.id().split(".", 1)[-1]
-            out.write(json.dumps({"name": name, "calls": calls.total(), "why": why}) + "\n")
-            out.flush()
+            write(name, why)
+            if "Late: " in why:
+                os._exit(1)  # what it left behind may be in the way of the others
 
 
 def _swap(back_end: str, calls: Counter[str]) -> None:
@@ -132,14 +212,19 @@ def _swap(back_end: str, calls: Counter[str]) -> None:
     known = types.ModuleType("lax")
     known.__dict__.update(vars(jax.lax))
     ringsched.lax.lax = known
-    as_module = collective.as_module
+    as_module, compiled = collective.as_module, ringsched.lax._compiled
 
     def made(*arguments: Any) -> types.ModuleType:
         module = as_module(*arguments)
         module.__dict__["lax"] = known
         return module
 
+    def noticed(name: str) -> Any:
+        calls["schedules"] += 1
+        return compiled(name)
+
     collective.as_module = made
+    ringsched.lax._compiled = noticed
 
     def counted(name: str, function: Any) -> Any:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -154,7 +239,13 @@ def _swap(back_end: str, calls: Counter[str]) -> None:
         setattr(jax.lax, name, counted(name, function))  # jax's own code keeps its own
 
 
-def _tests(suite: Any) -> Any:
+@functools.cache
+def _names_any(tests: type, file: str) -> bool:
+    own = [inspect.getsource(base) for base in tests.__mro__ if base.__module__ == file]
+    return any(name in text for name in NAMES for text in own)
+
+
+def _tests(suite: Any) -> Iterator[Any]:
     for test in suite:
         if hasattr(test, "__iter__"):
             yield from _tests(test)
@@ -163,10 +254,9 @@ def _tests(suite: Any) -> Any:
 
 
 def _reason(text: str) -> str:
-    """The line of a traceback that names the error."""
-    lines = [line for line in text.splitlines() if line and not line.startswith((" ", "-", "Traceback", "For simpl"))]
-    errors = [line for line in lines if "Error" in line.split(":")[0] or "Exception" in line.split(":")[0]]
-    return (errors or lines or ["?"])[-1][:160]
+    """The first line of the error: what follows the last traceback's frames, which are indented."""
+    last = text.rpartition("Traceback (most recent call last):")[2]
+    return next((line for line in last.splitlines() if line and not line.startswith(" ")), "?")[:160]
 
 
 if __name__ == "__main__":
