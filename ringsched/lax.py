@@ -35,7 +35,7 @@ def _compiled(name: str) -> Any:
 
 def _ranks(x: Any, axis_name: AxisName, groups: Groups = None) -> int:
     """Along the axes, or in each group; 0 where a schedule is not for them."""
-    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = _names(axis_name)
     mesh = jax.sharding.get_abstract_mesh()
     if not names or len(set(names)) < len(names) or not jax.tree.leaves(x):
         return 0
@@ -84,6 +84,10 @@ def _cycles(pairs: Sequence[tuple[int, int]], ranks: int) -> list[list[int]] | N
         left -= set(cycle)
         cycles.append(cycle)
     return cycles if {len(cycle) for cycle in cycles} == {ranks // len(cycles)} and len(cycles) < ranks else None
+
+
+def _names(axis_name: AxisName) -> tuple[Any, ...]:
+    return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
 
 def _axes(axis_name: AxisName) -> Any:
@@ -181,8 +185,10 @@ class Collectives:
         groups = _cycles(pairs, ranks) if ranks else None
         if groups is None:
             return lax.ppermute(x, axis_name, pairs)
+        # jax.lax numbers the ranks of several axes as the mesh has them, whatever order they are named in.
+        names = tuple(name for name in jax.sharding.get_abstract_mesh().axis_names if name in _names(axis_name))
         # In order, the axis itself is the ring, and the kernel needs no table of who is where.
-        return self._call("shift", x, axis_name, axis_index_groups=None if groups == [list(range(ranks))] else groups)
+        return self._call("shift", x, names, axis_index_groups=None if groups == [list(range(ranks))] else groups)
 
     def pbroadcast(self, x: Any, axis_name: AxisName, source: int) -> Any:
         """As `jax.lax.pbroadcast`."""

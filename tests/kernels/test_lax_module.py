@@ -208,7 +208,8 @@ def test_a_mesh_of_two_axes(devices: Any) -> None:
 
     def every(on: Any) -> Any:
         perm = [(rank, (rank + 3) % 8) for rank in range(8)]
-        return lambda x: [on.psum(x, "i"), on.psum(x, ("d", "i")), on.ppermute(x, ("d", "i"), perm)]
+        both = [("d", "i"), ("i", "d")]
+        return lambda x: [on.psum(x, "i"), on.psum(x, ("d", "i")), *(on.ppermute(x, axes, perm) for axes in both)]
 
     x = data((2, 4, 4, 3))
     close(*(on_ranks(every(on), x, mesh=mesh) for on in (ringsched.lax, lax)))
