@@ -45,6 +45,8 @@ class _Call:
     def of(cls, name, axis_name, *, axis_index_groups=None, reduction="sum", **options):
         """The call that these arguments ask for."""
         axes = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+        if len(set(axes)) < len(axes):
+            raise ValueError(f"{name} needs axes that differ, not {axis_name!r}")
         mesh = jax.sharding.get_abstract_mesh()
         missing = [axis for axis in axes if axis not in mesh.manual_axes]
         if missing:
@@ -449,7 +451,7 @@ class _Linear(_Rule):
         if all(type(ct) is ad.Zero for ct in cotangents):
             return [None] * len(operands)
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
-        if self.to == "invarying" and self.call.check_vma:
+        if self.to == "invarying":
             return [self._own(*it) for it in zip(cotangents, self.axes, strict=True)]
         turned = {"unreduced": "reduced", "reduced": "unreduced"}
         other = dataclasses.replace(
@@ -466,13 +468,14 @@ class _Linear(_Rule):
         call, (_, join) = self.call, axes
         if self.source == "unreduced":
             return lax.pcast(ct, call.axes, to="reduced")
-        ct, index = call.vary(ct), call.place.index
+        ct = call.vary(ct)
         if join is not None:
-            return lax.dynamic_index_in_dim(_split(ct, join), index, keepdims=False)
+            shards = _split(ct, join)
+            return lax.dynamic_index_in_dim(shards, call.place.index, keepdims=False)
         if self.collective.kind != "broadcast":
             return ct
-        own = index == self.collective.root
-        return jnp.where(own, ct, jnp.zeros_like(ct))
+        at_root = call.place.index == self.collective.root
+        return jnp.where(at_root, ct, jnp.zeros_like(ct))
 
     def batch(self, operands, dimensions):
         def behind(axis):
@@ -493,7 +496,8 @@ def _apply(call, collective, tree, plan, to="varying"):
     plan: of an array and the number of its dimensions gives what is sent, along which
     axes it is cut and joined, and what is done to the result, None: nothing.
     """
-    if not call.check_vma:
+    # Where no type tells that all ranks have a sum, its cotangent is summed, as jax does it.
+    if not call.check_vma and (to == "reduced" or collective.kind == "all_reduce"):
         to = "varying"
     leaves, structure = jax.tree.flatten(tree)
     results, together = [None] * len(leaves), {}

@@ -177,6 +177,32 @@ def test_types_of_results_and_operands(devices: Any, interpret: bool | None) -> 
         on(lambda x: gather(lax.pcast(x, "i", to="unreduced"), "i"))
 
 
+def test_a_gradient_where_no_types_are_checked(devices: Any) -> None:
+    """That of `all_gather(to="invarying")` is this rank's part, and that of a sum a sum, as in jax.lax."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    gather, total = compiled("all_gather", None), compiled("all_reduce", None)
+    pairs = [
+        (
+            lambda x: gather(x, "i", to="invarying"),
+            lambda x: lax.all_gather(x, "i", tiled=True, to="invarying"),
+        ),
+        (lambda x: total(x, "i"), lambda x: lax.psum(x, "i")),
+    ]
+    for ours, theirs in pairs:
+        grads = [lambda x, f=f: jax.grad(lambda x: jnp.sum(jnp.sin(f(x))))(x) for f in (ours, theirs)]
+        agree(*grads, check_vma=False)
+
+
+def test_an_axis_named_twice(devices: Any) -> None:
+    from twins import normal, on_ranks
+
+    with pytest.raises(ValueError, match=r"all_gather needs axes that differ, not \('i', 'i'\)"):
+        on_ranks(lambda x: compiled("all_gather", None)(x, ("i", "i")), normal((4, 2)))
+
+
 def test_numbers(devices: Any) -> None:
     """What is no traced array is the same at all ranks."""
     from twins import normal, on_ranks
