@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import pytest
 
 from ringsched.processes import read_log, run_module
 from ringsched.target.aot import child_environment
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 FOLDER = Path(__file__).parent
 SIZES = {"batch": 4, "length": 512, "features": 512, "hidden": 1024, "vocabulary": 512, "dtype": "bfloat16"}
