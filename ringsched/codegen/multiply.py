@@ -67,14 +67,14 @@ class Product:
         known = {"x": activation, "gathered": activation, "w": weight}
         return {b.name: known.get(b.name, Unit(rows="rows", cols="cols")) for b in program.buffers}
 
-    def lax(self, dot: str = "_dot", options: str = "") -> str:
+    def lax(self) -> str:
         """The same by jax.lax, of one rank's x and w; `a` are the mesh axes."""
         if self.gathers:
-            return f"{dot}(lax.all_gather(x, a, axis={0 if self.by_rows else 1}, tiled=True), w{options})"
+            return f"_dot(lax.all_gather(x, a, axis={0 if self.by_rows else 1}, tiled=True), w)"
         if self.promise.kind == "all_reduce":
-            return f"lax.psum({dot}(x, w{options}), a)"
+            return "lax.psum(_dot(x, w), a)"
         scattered = f"scatter_dimension={0 if self.by_rows else 1}, tiled=True"
-        return f"lax.psum_scatter({dot}(x, w{options}), a, {scattered})"
+        return f"lax.psum_scatter(_dot(x, w), a, {scattered})"
 
     def public(self) -> list[str]:
         """The function for use inside shard_map."""

@@ -96,6 +96,8 @@ def test_reductions(devices: Any, interpret: bool | None) -> None:
     )
     with pytest.raises(NotImplementedError, match="all_reduce does not differentiate the maximum of all ranks"):
         on_ranks(lambda x: jax.grad(lambda x: jnp.sum(total(x, "i", reduction="max")))(x), normal((4, 8, 8)))
+    with pytest.raises(TypeError, match="all_reduce does not compare complex numbers"):
+        on_ranks(lambda x: total(x + 1j, "i", reduction="max"), normal((4, 8, 8)))
     with pytest.raises(ValueError, match="all_reduce knows the reductions sum, mean, max and min, not 'product'"):
         on_ranks(lambda x: total(x, "i", reduction="product"), normal((4, 8, 8)))
 
@@ -173,6 +175,8 @@ def test_types_of_results_and_operands(devices: Any, interpret: bool | None) -> 
     root = on(lambda x: jax.grad(lambda x: weighed(cast(x, "i", to="invarying")))(x))
     close(root[:8], jax.grad(weighed)(x[:8]))
     assert not root[8:].any()
+    with pytest.raises(ValueError, match="gives a result that is varying, invarying or reduced, not 'same'"):
+        on(lambda x: gather(x, "i", to="same"))
     with pytest.raises(ValueError, match="all_gather adds nothing, but its operand is unreduced"):
         on(lambda x: gather(lax.pcast(x, "i", to="unreduced"), "i"))
 

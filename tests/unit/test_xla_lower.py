@@ -153,6 +153,26 @@ def test_no_larger_at_32_ranks_than_at_20(name: str) -> None:
     assert size(name, 32) <= size(name, 20)
 
 
+@pytest.mark.parametrize("parameters", ["{K: 2, N: 1}", "{K: 2, N: 5}"])
+def test_a_parameter_with_the_name_of_a_side(parameters: str) -> None:
+    """N is the number of ranks in the text of kernels: another N stands there as a number."""
+    text = f"""
+schedule: gather
+collective: all_gather
+topology: {{ring: 2 * K}}
+params: {parameters}
+chunks: [2 * K]
+steps:
+  - for: s in 0 .. 2 * K - 2
+    do:
+      - send: chunk[(r - s * N) % (2 * K)]
+        to: r + N
+"""
+    source = compile_portable(_written(text)).source
+    assert source.count("\nN = ") == 1 and "\nN = 4  # ranks\n" in source and "+ N)" not in source
+    assert f"_pairs(lambda r: r + {parameters[-2]})" in source
+
+
 def test_reserved_names_are_not_used() -> None:
     """A parameter of such a name stands there as a number, a loop variable gets another name."""
     text = """
