@@ -80,6 +80,13 @@ def test_run():
     )
 
 
+def test_run_what_all_ranks_have_alike():
+    """Its type says so, in jax's default settings."""
+    result = ringsched("run", "all_reduce", "--backend", "xla", "--set", "N=3")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "all_reduce: the module agrees with jax.lax.psum on 3 virtual devices" in result.stdout
+
+
 def test_run_as_json():
     entry = json.loads(ringsched("run", "shift", "--backend", "xla", "--json").stdout)
     found = {key: entry[key] for key in ("verdict", "ok", "max_error", "races", "leftover_semaphores", "dma_modes")}

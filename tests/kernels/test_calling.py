@@ -133,6 +133,26 @@ def test_groups(devices: Any, interpret: bool | None) -> None:
             on_ranks(lambda x, g=groups: pairs[0][0](x, "i", axis_index_groups=g), normal((4, 8, 8)))
 
 
+def test_groups_have_barriers_of_their_own(devices: Any) -> None:
+    """Ranks signal others in other groups: a signal of one call must not be taken for one of the other."""
+    import re
+
+    import jax
+    from jax.sharding import PartitionSpec as P
+    from twins import normal, ring
+
+    def barrier(groups: Any) -> str:
+        gather = compiled("all_gather", True)
+        f = jax.shard_map(
+            lambda x: gather(x, "i", axis_index_groups=groups), mesh=ring(4), in_specs=P("i"), out_specs=P("i")
+        )
+        (found,) = re.findall(r"collective_id=(\d+)", str(jax.make_jaxpr(f)(normal((8, 4)))))
+        return str(found)
+
+    assert barrier(GROUPS) == barrier(GROUPS)
+    assert len({barrier(GROUPS), barrier([[0, 1], [2, 3]]), barrier([[0, 2], [1, 3]])}) == 3
+
+
 @both
 def test_types_of_results_and_operands(devices: Any, interpret: bool | None) -> None:
     """`out_specs=P()` for what is the same at all ranks; terms of a sum, and what is to be summed in the gradient."""
