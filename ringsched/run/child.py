@@ -36,7 +36,7 @@ def run(source: Path, request: dict[str, Any]) -> None:
 
     from ringsched.run.layers import LayersTwin
     from ringsched.run.twins import Product, Twin, compare
-    from ringsched.target.child import load_module, varying
+    from ringsched.target.child import load_module
 
     sides = tuple(request["sides"])
     ranks = math.prod(sides)
@@ -73,9 +73,8 @@ def run(source: Path, request: dict[str, Any]) -> None:
             options["interpret"] = pltpu.InterpretParams(dma_execution_mode=mode, detect_races=True)
 
         def kernel(*x: jax.Array, options: dict[str, Any] = options) -> jax.Array:
-            result = function(*x, axis_name=axes if len(axes) > 1 else axes[0], **options)
-            given: jax.Array = varying(result, axes)
-            return given
+            result: jax.Array = function(*x, axis_name=axes if len(axes) > 1 else axes[0], **options)
+            return result
 
         def twice(first: tuple[jax.Array, ...], second: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             one = kernel(*first)

@@ -87,8 +87,7 @@ def compile_kernel(source: Path, request: dict[str, Any], notes: list[str]) -> f
 
     def kernel(*arguments: jax.Array) -> Any:
         axis_name = axes if len(axes) > 1 else axes[0]
-        results = function(*arguments, axis_name=axis_name, interpret=False, **request["options"])
-        return varying(results, axes)
+        return function(*arguments, axis_name=axis_name, interpret=False, **request["options"])
 
     split = PartitionSpec(axes)
     specs = [split for _ in request["operands"]]
@@ -113,19 +112,6 @@ def takes_whole(module: ModuleType) -> bool:
     """Whether the first operand of a module's function has to be the same at all ranks, and of the type that says so:
     that of a chain which takes the whole activation."""
     return bool(getattr(module, "_SPEC", {}).get("whole", False))
-
-
-def varying(results: Any, axes: tuple[str, ...]) -> Any:
-    """Results with the type that differs from rank to rank, whatever theirs is: each is returned for every rank."""
-    import jax
-
-    def cast(y: jax.Array) -> jax.Array:
-        known = jax.typeof(y).mat.varying
-        missing = tuple(axis for axis in axes if axis not in known)
-        checked = jax.typeof(jax.lax.axis_index(axes)).mat.varying  # else there are no such types
-        return jax.lax.pcast(y, missing, to="varying") if missing and checked else y
-
-    return jax.tree.map(cast, results)
 
 
 def load_module(source: Path) -> ModuleType:
