@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,13 +14,15 @@ from ringsched.auditing.cores import check_cores
 from ringsched.auditing.expectation import Expect
 from ringsched.auditing.extract import Extracted, extract
 from ringsched.auditing.grids import CORES
-from ringsched.auditing.layout import lay_out
+from ringsched.auditing.layout import Layout, lay_out
 from ringsched.auditing.manners import shared_ids
+from ringsched.auditing.scopes import on_shared_flags, outside_scopes, sharing
 from ringsched.auditing.tracing import CHIP, AuditError, Device, find_calls
 from ringsched.auditing.values import Values, check_values
 from ringsched.auditing.walk import Undecided
-from ringsched.auditing.words import findings
+from ringsched.auditing.words import Words, findings
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, exit_code, render
+from ringsched.program.trace import Execution
 from ringsched.schedule.loader import sources
 from ringsched.verify.hazards import check_hazards
 
@@ -108,7 +110,7 @@ def audit(
     values: Values = "not checked"
     try:
         found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip, cores)
-        names = tuple({id(call.eqn): call.name for device in found for call in device.calls}.values())
+        names = tuple({id(call.eqn): call.form.name for device in found for call in device.calls}.values())
         diagnostics, values = _check(found, mesh_axes, calls, expect, chip, cores)
     except Undecided as error:
         diagnostics = [faults.undecided(error, {})]
@@ -145,11 +147,27 @@ def _check_on_one(
     report = check_hazards(execution, calls=calls)
     told = findings(report, execution, layout, mesh_axes, calls)
     told = _with_flat_ids(_with_shared_ids(told, extracted, mesh_axes, calls), extracted, mesh_axes)
-    if not report.ok or exit_code(extracted.findings) != EXIT_RIGHT:
+    if not told:
+        told = [*_beside_scopes(extracted, execution, layout, mesh_axes, calls)]
+    if not report.ok or exit_code([*extracted.findings, *told]) != EXIT_RIGHT:
         return [*extracted.findings, *told], "not checked"
     checked = check_values(extracted.devices, found, mesh_axes, expect)
     wrong = _with_flat_ids(list(checked.findings), extracted, mesh_axes)
     return [*extracted.findings, *told, *wrong], checked.values
+
+
+def _beside_scopes(
+    extracted: Extracted, execution: Execution, layout: Layout, mesh_axes: Mapping[str, int], calls: int
+) -> Iterator[Diagnostic]:
+    """Of a function that is right as far as memory and semaphores of scopes are there as long as they are needed."""
+    for dma in outside_scopes(execution):
+        yield faults.outside_scope(Words(execution, layout).of(dma.note), dma.rank, dma.origin, len(execution.traces))
+        return
+    pairs = list(sharing(extracted.kernels))
+    sides = tuple(mesh_axes.values())
+    if pairs and not check_hazards(lay_out(on_shared_flags(extracted.devices), sides)[0], calls=calls).ok:
+        (one, place), (other, elsewhere) = pairs[0]
+        yield faults.shared_flags((one.name, other.name), (place, elsewhere))
 
 
 def _with_flat_ids(told: list[Diagnostic], extracted: Extracted, mesh_axes: Mapping[str, int]) -> list[Diagnostic]:
@@ -176,8 +194,8 @@ def _with_shared_ids(
     if told and not (early and all(alone)):
         return told
     (first, second), reason = shared[0], early[0] if early else None
-    names = first.call.name, second.call.name
-    number = int(first.call.eqn.params["compiler_params"].collective_id)
+    names = first.call.form.name, second.call.form.name
+    number = int(first.call.form.collective_id or 0)
     finding = faults.shared_id(number, names, reason, (first.places.call, second.places.call))
     return [finding, *(each for each in told if each not in early)]
 

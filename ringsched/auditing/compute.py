@@ -29,7 +29,7 @@ from ringsched.auditing.data import (
 from ringsched.auditing.exchange import exchanged, group_of
 from ringsched.auditing.layout import Stay
 from ringsched.auditing.memory import Buffer, Region
-from ringsched.auditing.recorded import Access, Copy, Frame, Stored
+from ringsched.auditing.recorded import Access, Copy, Frame, Loaded, Recorded, Stored
 from ringsched.auditing.scalars import Unknown
 from ringsched.auditing.tracing import Device
 from ringsched.diagnostics import Span
@@ -183,7 +183,7 @@ class _Device:
                 written = Written(values.copy(), writers.copy())
             self.run.kernels[self.rank, self.call, number] = written
 
-    def _execute(self, op: Access | Stored | Copy | Frame | Wait | Signal) -> bool:
+    def _execute(self, op: Recorded) -> bool:
         """False: it has to wait."""
         match op:
             case Access(kind="read"):
@@ -192,6 +192,8 @@ class _Device:
                 self._refresh(op.region, box)
             case Access():
                 self._write(self.rank, op.region, self.value(op.value, op.region.buffer.dtype), op.origin)
+            case Loaded():
+                pass  # it has its value since the entry
             case Stored():
                 self._store(op)
             case Copy():

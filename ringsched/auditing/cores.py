@@ -21,7 +21,7 @@ from ringsched.auditing.grids import CORES, is_shared_out
 from ringsched.auditing.kernel import Kernel
 from ringsched.auditing.layout import Stay, lay_out
 from ringsched.auditing.memory import Buffer, Range, Region
-from ringsched.auditing.recorded import Access, Copy, Frame, Recorded, Stored
+from ringsched.auditing.recorded import Access, Copy, Frame, Loaded, Recorded, Stored
 from ringsched.auditing.tracing import Device
 from ringsched.auditing.values import Checked, check_values
 from ringsched.auditing.walk import Undecided
@@ -36,7 +36,7 @@ OF_A_CORE = ("vmem", "smem")  # memory that each core has for itself; all other 
 
 def check_cores(found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None) -> Checked:
     """What is wrong, or not known, where both cores run. On one core in sequence, everything is right."""
-    if not any(is_shared_out(call.eqn) for device in found for call in device.calls):
+    if not any(is_shared_out(call) for device in found for call in device.calls):
         return Checked(values="not checked")
     cores = [extract(found, mesh_axes, cores=CORES, core=core) for core in range(CORES)]
     told = [_of_core(each, core) for core, one in enumerate(cores) for each in one.findings]
@@ -169,7 +169,7 @@ def _of_stay(rank: int, number: int, stay: Stay, kernel: Kernel) -> Iterator[_To
                     raise Undecided(f"which block {op.region.buffer.name} is", kernel.places.call)
                 box = tuple(Range(start, size) for start, size in zip(op.starts, op.sizes, strict=True))
                 yield stored(op.number, box, f"the grid stores block {op.region.buffer.name}")
-            case Frame() | Wait() | Signal():
+            case Frame() | Loaded() | Wait() | Signal():
                 pass
             case _:
                 assert_never(op)
@@ -220,7 +220,7 @@ def _moved(op: Recorded, of: Callable[[Buffer], Buffer]) -> Recorded:
         return f"{old[0]} on core 1", old[1]
 
     match op:
-        case Access() | Stored():
+        case Access() | Loaded() | Stored():
             return replace(op, region=region(op.region))
         case Copy():
             sent = None if op.sent is None else key(op.sent)

@@ -10,6 +10,7 @@ import numpy as np
 from jax._src.pallas.primitives import DeviceIdType
 
 from ringsched.auditing import faults
+from ringsched.auditing.form import Form
 from ringsched.auditing.recorded import Fault
 from ringsched.auditing.scalars import Unknown
 from ringsched.auditing.walk import Undecided
@@ -21,6 +22,7 @@ class Here(Protocol):
 
     coordinates: dict[str, int]
     sizes: dict[str, int]
+    form: Form  # of the kernel
     flat_ids: list[Span | None]  # where LOGICAL ids are used on a mesh of several axes
 
     @property
@@ -38,6 +40,8 @@ def rank_of(device: Any, kind: Any, here: Here, span: Span | None) -> int:
     if isinstance(device, dict):
         place = dict(here.coordinates)  # along axes that are not named, this device's own
         for axes, value in device.items():
+            if here.form.cores.get(axes) == _number(value, span):
+                continue  # the one core of the device
             _set_axes(place, axes if isinstance(axes, tuple) else (axes,), _number(value, span), here, span)
     else:
         parts = _leaves(device)

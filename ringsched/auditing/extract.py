@@ -1,26 +1,28 @@
-"""The pallas_calls of each device  →  what it does in them: recorded operations, the kernels' memory, findings."""
+"""The kernels that each device calls  →  what it does in them: recorded operations, the kernels' memory, findings."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ringsched.auditing import faults
+from ringsched.auditing.barrier import adds_barrier
 from ringsched.auditing.blocks import GridBlock, KernelMemory, box_of, content_of, memory_of
 from ringsched.auditing.chips import Chip
-from ringsched.auditing.grids import is_shared_out, sides_of, steps_of
+from ringsched.auditing.grids import is_shared_out, steps_of
 from ringsched.auditing.kernel import Kernel, KernelWalker
 from ringsched.auditing.layout import Result, Stay
 from ringsched.auditing.manners import manners
+from ringsched.auditing.memory import OutOfBounds
 from ringsched.auditing.names import Names
 from ringsched.auditing.places import Places, place_of, sub_jaxprs
-from ringsched.auditing.recorded import Access, Fault
+from ringsched.auditing.recorded import Access, Copy, Fault
 from ringsched.auditing.scalars import Unknown
 from ringsched.auditing.tracing import Call, Device
-from ringsched.auditing.walk import Undecided
+from ringsched.auditing.walk import MAKE_CONSTANT, Undecided
 from ringsched.diagnostics import Diagnostic
+from ringsched.program.trace import SemaphoreKey, Signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ def extract(
                 if id(call.eqn) not in kernels:
                     kernels[id(call.eqn)] = _kernel(call, names)
                 kernel = kernels[id(call.eqn)]
-                walker = KernelWalker(rank, coordinates, dict(mesh_axes), kernel.places, names)
+                walker = KernelWalker(rank, coordinates, dict(mesh_axes), call.form, kernel.places, names)
                 kernel.walkers.append(walker)
                 _walk(walker, call, kernel.memory, core)
                 if cores == 1:
@@ -76,13 +78,13 @@ def extract(
     # What a kernel never does is seen where it does everything.
     found = [each for kernel in kernels.values() for each in manners(kernel, chip)] if core is None else []
     findings = _first_of_each(found)
-    return Extracted(devices=tuple(stays), kernels=tuple(kernels.values()), findings=findings, complete=True)
+    whole = tuple(kernels.values())
+    return Extracted(devices=_with_flags(stays, whole), kernels=whole, findings=findings, complete=True)
 
 
 def _kernel(call: Call, names: Names) -> Kernel:
-    places = Places(call.eqn)
-    names.note_uses(call.eqn.params["jaxpr"], sub_jaxprs)
-    _check_supported(call, places)
+    places = Places(call.eqn, call.form.jaxpr)
+    names.note_uses(call.form.jaxpr, sub_jaxprs)
     return Kernel(call, places, names, memory_of(call, names, places), [])
 
 
@@ -104,46 +106,44 @@ def _first_of_each(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
     return tuple(first.values())
 
 
-def _check_supported(call: Call, places: Places) -> None:
-    grid = call.eqn.params["grid_mapping"]
-    if call.eqn.params.get("mesh") is not None:
-        raise Undecided("it runs on a mesh of cores", places.call)
-    if grid.num_dynamic_grid_bounds or grid.vmapped_dims:
-        raise Undecided("the size of its grid is not known, or vmapped", places.call)
-    if math.prod(grid.grid) > 100_000:
-        raise Undecided("its grid has more than 100,000 steps", places.call)
+def _with_flags(devices: Sequence[tuple[Stay, ...]], kernels: Sequence[Kernel]) -> tuple[tuple[Stay, ...], ...]:
+    """The semaphores of all scopes of a kernel are there as long as it runs, on every device."""
+    flags = [tuple(dict.fromkeys(each for walker in k.walkers for each in walker.scoped)) for k in kernels]
+    return tuple(
+        tuple(replace(stay, memory=(*stay.memory, *flags[stay.kernel])) for stay in stays) for stays in devices
+    )
 
 
 def _stay(walker: KernelWalker, call: Call, memory: KernelMemory, number: int) -> Stay:
     operands = zip(memory.refs[: memory.inputs], call.operands, strict=True)
-    outputs = memory.refs[memory.inputs : memory.inputs + memory.outputs]
-    results = zip(outputs, call.eqn.outvars, strict=True)
     return Stay(
         kernel=number,
         ops=tuple(walker.ops),
         memory=memory.distinct,
         operands=tuple((ref, value) for ref, value in operands if ref.role != "window"),
         results=tuple(
-            Result(ref.name, tuple(out.aval.shape), out.aval.dtype, None if ref.role == "window" else ref)
-            for ref, out in results
+            Result(ref.name, tuple(out.shape), out.dtype, None if ref.role == "window" else ref)
+            for ref, out in zip(memory.outputs, call.form.results, strict=True)
         ),
     )
 
 
 def _walk(walker: KernelWalker, call: Call, memory: KernelMemory, core: int | None) -> None:
-    walker.grid = sides_of(call.eqn)
-    walker.barrier = int(getattr(call.eqn.params["compiler_params"], "collective_id", None) or 0)
     for number, table in memory.tables:
         walker.fill(table, call.operands[number])
-    steps = steps_of(call.eqn, core)
+    if adds_barrier(call.form):
+        walker.meet(memory)
+    steps = steps_of(call, core)
     indices = [[_block_index(block, step, walker, memory) for block in memory.blocks] for step in steps]
+    windows = [(k, block) for k, block in enumerate(memory.blocks) if not block.is_whole]
+    jaxpr, constants = call.form.jaxpr, len(call.form.jaxpr.constvars)
     for number, step in enumerate(steps):
         walker.program = step
-        for k, block in enumerate(memory.blocks):
+        for k, block in windows:
             if number == 0 or indices[number][k] != indices[number - 1][k]:
                 walker.refresh(block.window, content_of(block, indices[number][k], call))
-        walker.run(call.eqn.params["jaxpr"], [], memory.refs)
-        for k, block in enumerate(memory.blocks):
+        walker.run(jaxpr, memory.refs[:constants], memory.refs[constants:])
+        for k, block in windows:
             if block.is_output and (number + 1 == len(steps) or indices[number + 1][k] != indices[number][k]):
                 starts, sizes = box_of(block, indices[number][k])
                 walker.store(block.window, block.number, starts, sizes)
@@ -151,7 +151,7 @@ def _walk(walker: KernelWalker, call: Call, memory: KernelMemory, core: int | No
 
 def _check_cores(walker: KernelWalker, call: Call) -> None:
     """Steps of a parallel dimension may run on two cores at once."""
-    if is_shared_out(call.eqn) and any(not isinstance(op, Access) for op in walker.ops):
+    if is_shared_out(call) and any(not isinstance(op, Access) for op in walker.ops):
         reason = "a parallel dimension of the grid and semaphores, and nobody says that devices have two cores"
         raise Undecided(reason, walker.places.call)
 
@@ -159,13 +159,19 @@ def _check_cores(walker: KernelWalker, call: Call) -> None:
 def _block_index(
     block: GridBlock, step: tuple[int, ...], walker: KernelWalker, memory: KernelMemory
 ) -> tuple[int, ...]:
-    """Which block it is at a grid step; where the index map does not tell, one that no other step has."""
+    """Which block it is at a grid step. Raises Undecided, Fault for one outside of the array."""
     closed = block.mapping.index_map_jaxpr
     scalars = len(closed.jaxpr.invars) - len(step)
     results = walker.enter(closed, [*step, *memory.refs[:scalars]])
+    place = walker.places.call
     if any(isinstance(result, Unknown) for result in results):
-        return (-1, *step)
-    return tuple(int(result) for result in results)
+        raise Undecided(f"which block {block.window.name} is depends on data", place, MAKE_CONSTANT)
+    index = tuple(int(result) for result in results)
+    try:
+        box_of(block, index)
+    except OutOfBounds as error:
+        raise Fault(faults.block_outside(error, index, step, place, walker.at)) from None
+    return index
 
 
 def _across_devices(walkers: Sequence[KernelWalker]) -> list[Diagnostic]:
@@ -177,8 +183,25 @@ def _across_devices(walkers: Sequence[KernelWalker]) -> list[Diagnostic]:
             if name in flooded:
                 reason = f"it depends on {name}, which another device writes"
                 found.append(faults.undecided(Undecided(reason, span), walker.at))
-        for (name, _), (site, span) in walker.far.items():
-            if any(other.scopes[site] != 1 for other in walkers):
-                reason = f"{name} is reached on another device, and its run_scoped is not entered once on each"
-                found.append(faults.undecided(Undecided(reason, span), walker.at))
-    return found
+    return found + [each for walker in walkers for each in _counted_elsewhere(walker, walkers)]
+
+
+def _counted_elsewhere(walker: KernelWalker, walkers: Sequence[KernelWalker]) -> Iterator[Diagnostic]:
+    """Semaphores that a device reads, and that change while it does."""
+    if not walker.counted:
+        return
+    for other in walkers:
+        for op in other.ops:
+            keys: set[SemaphoreKey | None] = set()
+            match op:
+                case Signal() if other is not walker and op.rank == walker.rank:
+                    keys = {op.semaphore}
+                case Copy():
+                    keys = {op.received if op.rank == walker.rank else None, op.sent if other is walker else None}
+                case _:
+                    pass
+            for key in walker.counted.keys() & keys:
+                reason = f"how much has come on {key[0]}[{key[1]}] when it is read"
+                way_on = "wait for what has to have come: a wait may leave the semaphore as it is (decrement=False)"
+                yield faults.undecided(Undecided(reason, walker.counted[key], way_on), walker.at)
+                return

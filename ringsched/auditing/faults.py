@@ -34,9 +34,24 @@ def out_of_bounds(error: OutOfBounds, span: Span | None, at: Mapping[str, int]) 
     )
 
 
+def block_outside(
+    error: OutOfBounds, index: tuple[int, ...], step: tuple[int, ...], span: Span | None, at: Mapping[str, int]
+) -> Diagnostic:
+    """index: of the block at this step of the grid."""
+    name, dimension = error.buffer.name, error.dimension
+    return Diagnostic(
+        code="RS431",
+        message=f"block {index} of {name} is outside of its array: dimension {dimension} has {error.side} elements, "
+        f"and the block begins at {error.first}",
+        primary=label(span, f"at step {step} of the grid"),
+        counterexample=at,
+        help="the index map of a BlockSpec counts blocks, from 0 to the last one that begins in the array",
+    )
+
+
 def unequal(source: Region, target: Region, span: Span | None, at: Mapping[str, int]) -> Diagnostic:
     def size(region: Region) -> str:
-        return f"{region.shape} {region.buffer.dtype}"
+        return f"{region.shape} {region.dtype}"
 
     return Diagnostic(
         code="RS432",
@@ -115,7 +130,31 @@ def undecided(error: Undecided, at: Mapping[str, int]) -> Diagnostic:
         message=f"the kernel cannot be followed: {error.reason}",
         primary=label(error.span, "the audit ends here"),
         counterexample=at or None,
-        help="the verdict is open: nothing was found, and nothing was proven",
+        help=error.way_on or "the verdict is open: nothing was found, and nothing was proven",
+    )
+
+
+def outside_scope(note: str, rank: int, span: Span | None, ranks: int) -> Diagnostic:
+    """note: the DMA, in words."""
+    return Diagnostic(
+        code="RS402",
+        message=f"`{note}` reaches memory of a run_scoped that rank {rank} is not in",
+        primary=label(span, "writes there"),
+        counterexample={"ranks": ranks, "rank": rank},
+        help="memory of a run_scoped is there between its beginning and its end only: send where both ranks are in it",
+    )
+
+
+def shared_flags(names: tuple[str, str], spans: tuple[Span | None, Span | None]) -> Diagnostic:
+    """names, spans: of semaphores of two scopes, and of the scopes."""
+    second = label(spans[1], f"{names[1]} is a semaphore of this one")
+    return Diagnostic(
+        code="RS702",
+        message=f"{names[0]} and {names[1]} may be one flag: they are semaphores of scopes that are not in each other, "
+        "and a signal for one may come while the other is in use",
+        primary=label(spans[0], f"{names[0]} is a semaphore of this run_scoped"),
+        secondary=() if second is None else (second,),
+        help="put one of them into scratch_shapes of the kernel: it has a flag of its own there",
     )
 
 

@@ -10,53 +10,48 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ringsched.auditing.places import place_of
+from ringsched.auditing.tracing import Call
 from ringsched.auditing.walk import Undecided
 
 CORES = 2  # of a device that has several
 
 
-def sides_of(eqn: Any) -> tuple[int, ...]:
-    """The grid of a pallas_call."""
-    return tuple(int(side) for side in eqn.params["grid_mapping"].grid)
-
-
-def _kinds(eqn: Any) -> list[str]:
+def _kinds(call: Call) -> list[str]:
     """What its compiler parameters say of each dimension."""
-    semantics = getattr(eqn.params["compiler_params"], "dimension_semantics", None) or ()
+    semantics = getattr(call.form.compiler_params, "dimension_semantics", None) or ()
     return [str(kind).lower() for kind in semantics]
 
 
-def is_shared_out(eqn: Any) -> bool:
+def is_shared_out(call: Call) -> bool:
     """Whether steps of the grid may run on several cores."""
-    return math.prod(sides_of(eqn)) > 1 and any("parallel" in kind for kind in _kinds(eqn))
+    return math.prod(call.form.grid) > 1 and any("parallel" in kind for kind in _kinds(call))
 
 
-def steps_of(eqn: Any, core: int | None) -> Sequence[tuple[int, ...]]:
+def steps_of(call: Call, core: int | None) -> Sequence[tuple[int, ...]]:
     """The steps that a core runs, in order; core None: all, on one core. Raises Undecided."""
-    steps = list(itertools.product(*(range(side) for side in sides_of(eqn))))
+    steps = list(itertools.product(*(range(side) for side in call.form.grid)))
     if core is None:
         return steps
-    dimension = _cut(eqn)
+    dimension = _cut(call)
     if dimension is None:
         return steps if core == 0 else []
-    part = sides_of(eqn)[dimension] // CORES
+    part = call.form.grid[dimension] // CORES
     return [step for step in steps if step[dimension] // part == core]
 
 
-def _cut(eqn: Any) -> int | None:
+def _cut(call: Call) -> int | None:
     """The dimension that is cut in two; None where one core runs all."""
-    kinds, sides = _kinds(eqn), sides_of(eqn)
+    kinds, sides, place = _kinds(call), call.form.grid, place_of(call.eqn)
     dimensions = [d for d, kind in enumerate(kinds) if "parallel" in kind and sides[d] > 1]
     if any("subcore" in kind for kind in kinds):
-        raise Undecided("its grid is shared out among subcores", place_of(eqn))
+        raise Undecided("its grid is shared out among subcores", place)
     if not dimensions:
         return None
     if len(dimensions) > 1:
-        raise Undecided("which of several parallel dimensions of the grid is cut in two", place_of(eqn))
+        raise Undecided("which of several parallel dimensions of the grid is cut in two", place)
     side = sides[dimensions[0]]
     if side % CORES:
-        raise Undecided(f"how two cores share out {side} steps of the grid", place_of(eqn))
+        raise Undecided(f"how two cores share out {side} steps of the grid", place)
     return dimensions[0]

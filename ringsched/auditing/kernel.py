@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +11,19 @@ from typing import Any
 import numpy as np
 
 from ringsched.auditing import faults
+from ringsched.auditing.barrier import added_barrier
 from ringsched.auditing.blocks import KernelMemory
 from ringsched.auditing.data import Added, Reading
 from ringsched.auditing.devices import rank_of
-from ringsched.auditing.memory import Buffer, OutOfBounds, Region, resolve, view, whole
+from ringsched.auditing.form import Form
+from ringsched.auditing.memory import Buffer, OutOfBounds, Region, whole
 from ringsched.auditing.names import BARRIER_BUFFER, Names
 from ringsched.auditing.places import Places
-from ringsched.auditing.recorded import Access, Copy, Fault, Frame, Recorded, Stored
+from ringsched.auditing.recorded import Access, Copy, Fault, Frame, Loaded, Recorded, Stored
 from ringsched.auditing.scalars import UNKNOWN, Unknown, known
 from ringsched.auditing.tracing import Call
-from ringsched.auditing.walk import Undecided, Walker
+from ringsched.auditing.views import resolve, view
+from ringsched.auditing.walk import MAKE_CONSTANT, Undecided, Walker
 from ringsched.diagnostics import Span
 from ringsched.program.trace import SemaphoreKey, Signal, Wait
 
@@ -27,29 +31,30 @@ from ringsched.program.trace import SemaphoreKey, Signal, Wait
 class KernelWalker(Walker):
     """`ops` is what the device executes, once `run` has walked the kernel.
 
-    `content`: of scalar memory, the values and which of them are known. `scopes` counts how often each run_scoped was
-    entered; `far` holds the scoped memory that other devices are reached in, `peeked` the scalar memory whose content
-    decided something, `flooded` that which a DMA from elsewhere writes.
+    `content`: of scalar memory, the values and which of them are known. `scoped`: the semaphores of all scopes that
+    were entered. `peeked`: the scalar memory whose content decided something, `flooded` that which a DMA from elsewhere
+    writes. `counts`: what the device itself has left on each semaphore; `counted`: those that it has read.
     """
 
     def __init__(
-        self, rank: int, coordinates: dict[str, int], sizes: dict[str, int], places: Places, names: Names
+        self, rank: int, coordinates: dict[str, int], sizes: dict[str, int], form: Form, places: Places, names: Names
     ) -> None:
         super().__init__(coordinates, sizes)
         self.rank = rank
+        self.form = form
         self.places = places
         self.names = names
-        self.barrier = 0  # the number of the kernel's barrier semaphore
         self.ops: list[Recorded] = []
         self.program: tuple[int, ...] = ()
-        self.grid: tuple[int, ...] = ()
         self.content: dict[str, tuple[Any, Any]] = {}
-        self.scopes: Counter[int] = Counter()
-        self.far: dict[tuple[str, int], tuple[int, Span | None]] = {}
+        self.scoped: dict[Buffer, Span | None] = {}
         self.peeked: dict[str, Span | None] = {}
         self.flooded: set[str] = set()
+        self.counts: Counter[SemaphoreKey] = Counter()
+        self.counted: dict[SemaphoreKey, Span | None] = {}
         self.flat_ids: list[Span | None] = []
         self._since: set[tuple[str, Buffer, tuple[Any, ...]]] = set()
+        self._flags = 0  # semaphores of the scopes that it is in
 
     @property
     def at(self) -> Mapping[str, int]:
@@ -72,7 +77,7 @@ class KernelWalker(Walker):
             case "program_id":
                 return [self._of_grid(self.program, eqn)]
             case "num_programs":
-                return [self._of_grid(self.grid, eqn)]
+                return [self._of_grid(self.form.grid, eqn)]
             case "get":
                 return [self._read(view(values[0], params["tree"].unflatten(values[1:]), self.place(eqn)), eqn)]
             case "swap" | "addupdate":
@@ -99,11 +104,12 @@ class KernelWalker(Walker):
                 return []
             case "semaphore_wait":
                 ref, transforms, amount, decrement = params["args_tree"].unflatten(values)
-                if isinstance(decrement, Unknown) or not bool(decrement):
-                    raise Undecided("a wait that takes nothing off its semaphore", self.place(eqn))
                 key = self._key(view(ref, transforms, self.place(eqn)), eqn)
-                self._wait(key, self._number(amount, "the amount of a wait", eqn), eqn)
+                self._wait(key, self._number(amount, "the amount of a wait", eqn), eqn, self._flag(decrement, eqn))
                 return []
+            case "semaphore_read":
+                ref, transforms = params["args_tree"].unflatten(values)
+                return [self._count(view(ref, transforms, self.place(eqn)), eqn)]
             case "get_barrier_semaphore":
                 return [BARRIER_BUFFER]
             case "run_scoped":
@@ -121,9 +127,15 @@ class KernelWalker(Walker):
         if mask is not None:
             raise Undecided("a load or store with a mask", self.place(eqn))
 
+    def _flag(self, value: Any, eqn: Any) -> bool:
+        if isinstance(value, Unknown):
+            raise Undecided("whether a wait takes anything off its semaphore depends on data", self.place(eqn))
+        return bool(value)
+
     def _number(self, value: Any, what: str, eqn: Any) -> int:
         if isinstance(value, Unknown) or np.ndim(value):
-            raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn))
+            reason = f"{what} depends on data that the audit does not know"
+            raise Undecided(reason, self.place(eqn), MAKE_CONSTANT)
         number = int(value)
         if number < 0:
             raise Undecided(f"{what} is {number}", self.place(eqn))
@@ -151,7 +163,7 @@ class KernelWalker(Walker):
         if region.buffer.space != "smem" or region.buffer.name not in self.content:
             return reading
         values, is_known = self.content[region.buffer.name]
-        if not np.all(is_known[region.pieces()]):
+        if not np.all(is_known[region.pieces()]) or region.dtype != region.buffer.dtype:
             return reading
         self.peeked.setdefault(region.buffer.name, self.place(eqn))
         return known(np.array(values[region.pieces()]).reshape(region.shape))
@@ -173,13 +185,21 @@ class KernelWalker(Walker):
             self.content[buffer.name] = np.zeros(buffer.shape, buffer.dtype), np.zeros(buffer.shape, bool)
         values, is_known = self.content[buffer.name]
         pieces = region.pieces()
-        is_known[pieces] = not isinstance(value, Unknown)
-        if not isinstance(value, Unknown):
+        is_known[pieces] = has_value = not isinstance(value, Unknown) and region.dtype == buffer.dtype
+        if has_value:
             values[pieces] = np.asarray(value).reshape(values[pieces].shape)
 
     def fill(self, table: Buffer, value: Any) -> None:
         """A scalar operand, where its values are known outside the kernel."""
         self._set(whole(table), value)
+
+    def meet(self, memory: KernelMemory) -> None:
+        """The barrier that the compiler adds, and the loading of operands behind it."""
+        for op in added_barrier(self.rank, math.prod(self.sizes.values()), self.places.call):
+            self.record(op)
+        for ref in memory.refs[: memory.inputs]:
+            if ref.role == "operand" and ref.space in ("vmem", "smem"):
+                self.record(Loaded(region=whole(ref), note=f"load {ref.name}", origin=self.places.call))
 
     def refresh(self, window: Buffer, block: Any) -> None:
         """The grid puts another block there."""
@@ -200,7 +220,7 @@ class KernelWalker(Walker):
         if eqn.params.get("add"):
             raise Undecided("a DMA that adds to its target", span)
         source, target = resolve(source_ref, span), resolve(target_ref, span)
-        if source.buffer.dtype != target.buffer.dtype or source.elements != target.elements:
+        if source.dtype != target.dtype or source.shape != target.shape:
             raise Fault(faults.unequal(source, target, span, self.at))
         rank = self.rank if sent is None else rank_of(device, eqn.params["device_id_type"], self, self.place(eqn))
         receive_region = resolve(received, span)
@@ -233,9 +253,24 @@ class KernelWalker(Walker):
             value = np.array(values[source.pieces()]) if np.all(is_known[source.pieces()]) else UNKNOWN
         self._set(target, value)
 
-    def _wait(self, key: SemaphoreKey, amount: int, eqn: Any) -> None:
-        note = f"wait for {amount} on {key[0]}[{key[1]}]"
-        self.record(Wait(semaphore=key, amount=amount, note=note, origin=self.place(eqn)))
+    def _wait(self, key: SemaphoreKey, amount: int, eqn: Any, takes: bool = True) -> None:
+        """takes false: it only looks, which is the same as taking and giving back, for nobody else takes from it."""
+        name, place = f"{key[0]}[{key[1]}]", self.place(eqn)
+        note = f"wait {'for' if takes else 'until there are'} {amount} on {name}"
+        self.record(Wait(semaphore=key, amount=amount, note=note, origin=place))
+        self.counts[key] -= amount
+        if not takes:
+            note = f"leave {amount} on {name}"
+            self.record(Signal(rank=self.rank, semaphore=key, amount=amount, note=note, origin=place))
+            self.counts[key] += amount
+
+    def _count(self, region: Region, eqn: Any) -> int:
+        """What a semaphore holds, if nobody else and no DMA counts on it (`_across_devices` looks at that)."""
+        if region.buffer.role == "barrier":
+            raise Undecided("how far a barrier semaphore has come when it is read", self.place(eqn))
+        key = self._key(region, eqn)
+        self.counted.setdefault(key, self.place(eqn))
+        return self.counts[key]
 
     def _signal(self, eqn: Any, values: list[Any]) -> None:
         ref, transforms, amount, device, core_index = eqn.params["args_tree"].unflatten(values)
@@ -247,6 +282,7 @@ class KernelWalker(Walker):
             self._reaches(region.buffer, eqn)
         key = self._key(region, eqn)
         units = self._number(amount, "the amount of a signal", eqn)
+        self.counts[key] += units if rank == self.rank else 0
         note = f"signal {key[0]}[{key[1]}] of rank {rank}"
         self.record(Signal(rank=rank, semaphore=key, amount=units, note=note, origin=self.place(eqn)))
 
@@ -254,13 +290,11 @@ class KernelWalker(Walker):
         """Memory of another device: scoped memory must be at one place there, a block of the grid is at none."""
         if buffer.role == "window":
             raise Undecided(f"a DMA to another device's block {buffer.name} of a grid", self.place(eqn))
-        if buffer.role == "scoped":
-            self.far.setdefault((buffer.name, buffer.instance), (self.names.site(buffer), self.place(eqn)))
 
     def _key(self, region: Region, eqn: Any) -> SemaphoreKey:
         if not region.buffer.is_semaphore or region.elements != 1:
             raise Undecided("a semaphore operation on several semaphores at once, or on none", self.place(eqn))
-        index = self.barrier if region.buffer.role == "barrier" else 0
+        index = (self.form.collective_id or 0) if region.buffer.role == "barrier" else 0
         for each, side in zip(region.ranges, region.buffer.shape, strict=True):
             index = index * side + each.start
         return region.buffer.name, index
@@ -268,24 +302,34 @@ class KernelWalker(Walker):
     # -- scoped memory
 
     def _scoped(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Memory that exists only here: its beginning and end are recorded like those of the kernel."""
+        """Memory that exists only here: its beginning and end are recorded like those of the kernel.
+
+        Not so its semaphores: they are there as long as the kernel (see `scopes.py`).
+        """
         if eqn.params["collective_axes"] or any(eqn.params.get("ref_transforms", ())):
             raise Undecided("a run_scoped that is shared between cores or transforms its refs", self.place(eqn))
-        jaxpr = eqn.params["jaxpr"]
-        instance = self.scopes[id(eqn)]
-        self.scopes[id(eqn)] += 1
-        buffers = self.names.scoped(eqn, instance)
-        for buffer in buffers:
+        site, place = (id(self.form), *self.path), self.place(eqn)
+        buffers = self.names.scoped(eqn, site, self._flags)
+        semaphores = [buffer for buffer in buffers if buffer.is_semaphore]
+        memory = tuple(buffer for buffer in buffers if not buffer.is_semaphore)
+        self.scoped.update(dict.fromkeys(semaphores, place))
+        for buffer in memory:
             self.content.pop(buffer.name, None)
-        self.record(Frame(enters=True, buffers=buffers))
-        results = self.run(jaxpr, values, buffers)
-        self.record(Frame(enters=False, buffers=buffers))
+        outer, self._flags = self._flags, self._flags + sum(math.prod(each.shape) for each in semaphores)
+        self.record(Frame(enters=True, buffers=memory))
+        results = self.run(eqn.params["jaxpr"], values, buffers)
+        self.record(Frame(enters=False, buffers=memory))
+        self._flags = outer
         return results
+
+    def _axis_index(self, eqn: Any) -> int:
+        name = eqn.params["axis_name"]
+        return self.form.cores[name] if name in self.form.cores else super()._axis_index(eqn)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A pallas_call of the function, what is the same for all devices that make it, and their walkers."""
+    """A kernel of the function, what is the same for all devices that call it, and their walkers."""
 
     call: Call
     places: Places

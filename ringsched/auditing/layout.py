@@ -16,7 +16,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from ringsched.auditing.memory import Buffer, Range, Region, subscript
-from ringsched.auditing.recorded import Access, Copy, Frame, Recorded, Stored
+from ringsched.auditing.recorded import Access, Copy, Frame, Loaded, Recorded, Stored
 from ringsched.auditing.walk import Undecided
 from ringsched.diagnostics import Span
 from ringsched.program import trace
@@ -126,7 +126,7 @@ def lay_out(devices: Sequence[Sequence[Stay]], sides: tuple[int, ...]) -> tuple[
             note(buffer, (), None)
         for op in stay.ops:
             match op:
-                case Access():
+                case Access() | Loaded():
                     note(op.region.buffer, op.region.ranges, op.origin)
                 case Copy():
                     note(op.source.buffer, op.source.ranges, op.origin)
@@ -153,6 +153,9 @@ def _stay(layout: Layout, stay: Stay) -> Iterator[trace.Op]:
                 pass
             case Access():
                 yield from _access(layout, op)
+            case Loaded():
+                for block in layout.blocks(op.region, op.origin):
+                    yield trace.Compute(op="copy", target=block, note=op.note, origin=op.origin)
             case Copy():
                 yield from _copy(layout, op)
             case Frame():

@@ -58,8 +58,7 @@ def _written_and_used(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _barrier_and_id(kernel: Kernel) -> Iterator[Diagnostic]:
-    params = kernel.call.eqn.params["compiler_params"]
-    number = getattr(params, "collective_id", None)
+    params, number = kernel.call.form.compiler_params, kernel.call.form.collective_id
     ops = (op for walker in kernel.walkers for op in walker.ops)
     barrier = next((op for op in ops if isinstance(op, Wait | Signal) and op.semaphore[0] == BARRIER), None)
     if barrier is not None and number is None:
@@ -70,7 +69,7 @@ def _barrier_and_id(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _uneven_tiles(kernel: Kernel) -> Iterator[Diagnostic]:
-    for block in kernel.memory.blocks:
+    for block in kernel.memory.windows:
         for dimension, (tile, side) in enumerate(_tiles(block)):
             if tile and side % tile:
                 yield faults.uneven_tile(block.window.name, dimension, tile, side, kernel.places.call)
@@ -83,7 +82,7 @@ def _tiles(block: GridBlock) -> Iterator[tuple[int, int]]:
 
 def _limits(kernel: Kernel, chip: Chip) -> Iterator[Diagnostic]:
     """What the kernel asks for itself; the compiler adds to it, so a little less may be too much as well."""
-    windows = {block.window.name for block in kernel.memory.blocks}
+    windows = {block.window.name for block in kernel.memory.windows}
     fixed = kernel.memory.distinct
     vmem = sum(_bytes(each) * (2 if each.name in windows else 1) for each in fixed)
     semaphores = sum(map(_semaphores, fixed))
@@ -137,13 +136,10 @@ def shared_ids(kernels: Sequence[Kernel]) -> tuple[tuple[Kernel, Kernel], ...]:
     return tuple(
         (first, second)
         for first, second in itertools.combinations(kernels, 2)
-        if _id(first) is not None and _id(first) == _id(second) and _talk(first) != _talk(second)
+        if first.call.form.collective_id is not None
+        and first.call.form.collective_id == second.call.form.collective_id
+        and _talk(first) != _talk(second)
     )
-
-
-def _id(kernel: Kernel) -> int | None:
-    number: int | None = getattr(kernel.call.eqn.params["compiler_params"], "collective_id", None)
-    return number
 
 
 def _talk(kernel: Kernel) -> list[Counter[int]]:

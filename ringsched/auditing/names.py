@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 from typing import Any
 
 from jax._src import dtypes
 
-from ringsched.auditing.memory import Buffer
+from ringsched.auditing.memory import Buffer, Role
 from ringsched.program.program import BARRIER
 
 BARRIER_BUFFER = Buffer(name=BARRIER, shape=(), bits=0, dtype=None, space="semaphore", role="barrier")
@@ -18,9 +20,7 @@ class Names:
 
     def __init__(self) -> None:
         self._taken: set[str] = {BARRIER}
-        self._scoped: dict[tuple[int, int], tuple[Buffer, ...]] = {}
-        self._sites: dict[str, int] = {}
-        self._base: dict[int, list[str]] = {}
+        self._scoped: dict[tuple[object, ...], tuple[Buffer, ...]] = {}
         self._used: set[int] = set()
         self._kept: list[Any] = []
 
@@ -33,23 +33,22 @@ class Names:
         self._taken.add(name)
         return name
 
-    def scoped(self, eqn: Any, instance: int) -> tuple[Buffer, ...]:
-        """The memory of a run_scoped when it is entered once more."""
-        key = (id(eqn), instance)
-        if key not in self._scoped:
+    def scoped(self, eqn: Any, site: tuple[object, ...], flag: int) -> tuple[Buffer, ...]:
+        """The memory of a run_scoped, which is the same however often it is entered.
+
+        site: the operations that it is in, itself included: as often as the compiler copies it, so often is it there.
+        flag: the first that is free there, for its semaphores.
+        """
+        if site not in self._scoped:
             self._kept.append(eqn)
             jaxpr = eqn.params["jaxpr"]
-            given = argument_names(jaxpr, len(jaxpr.invars))
-            base = self._base.setdefault(id(eqn), [self.fresh(name) for name in given])
-            names = base if instance == 0 else [self.fresh(f"{name}_round{instance + 1}") for name in base]
-            buffers = [buffer(n, v.aval, "scoped", instance) for n, v in zip(names, jaxpr.invars, strict=True)]
-            self._scoped[key] = tuple(buffers)
-            self._sites.update(dict.fromkeys(names, id(eqn)))
-        return self._scoped[key]
-
-    def site(self, scoped: Buffer) -> int:
-        """The run_scoped that a buffer comes from."""
-        return self._sites[scoped.name]
+            buffers = []
+            for name, variable in zip(argument_names(jaxpr, len(jaxpr.invars)), jaxpr.invars, strict=True):
+                found = buffer(self.fresh(name), variable.aval, "scoped")
+                buffers.append(replace(found, flag=flag) if found.is_semaphore else found)
+                flag += math.prod(found.shape) if found.is_semaphore else 0
+            self._scoped[site] = tuple(buffers)
+        return self._scoped[site]
 
     def is_used(self, eqn: Any) -> bool:
         """Whether somebody uses the first result of an operation."""
@@ -67,7 +66,7 @@ class Names:
                 self.note_uses(each, inner)
 
 
-def buffer(name: str, aval: Any, role: Any, instance: int = 0) -> Buffer:
+def buffer(name: str, aval: Any, role: Role) -> Buffer:
     """A ref's memory as its type tells it."""
     # A block that does not say where it is lies in VMEM.
     space = str(getattr(aval, "memory_space", None) or "default").rsplit(".", 1)[-1].lower()
@@ -80,7 +79,6 @@ def buffer(name: str, aval: Any, role: Any, instance: int = 0) -> Buffer:
         dtype=dtype,
         space="semaphore" if is_semaphore else "vmem" if space == "default" else space,
         role="semaphore" if is_semaphore and role == "scratch" else role,
-        instance=instance,
     )
 
 

@@ -22,15 +22,15 @@ _Frame = tuple[Any, int]  # code object, instruction
 class Places:
     """The places of one kernel's operations."""
 
-    def __init__(self, call: Any) -> None:
-        """call: the equation of the pallas_call."""
+    def __init__(self, call: Any, jaxpr: Any) -> None:
+        """call: the equation that calls the kernel `jaxpr`."""
         self._call = call
         self._outside = {_key(frame) for frame in _frames(call)}
         self._callers: dict[Any, set[Any]] = {}
         self._spans: dict[int, Span | None] = {}
         self._kept: list[Any] = []  # an id is good as long as its equation lives
         self._around: dict[int, Any] = {}
-        for eqn, around in _equations(call.params["jaxpr"], None):
+        for eqn, around in _equations(jaxpr, None):
             self._around[id(eqn)] = around
             chain = self._chain(eqn)
             for outer, inner in itertools.pairwise(chain):

@@ -49,6 +49,15 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """An operand comes into its memory, later than at the entry to the kernel; it holds its value from there on."""
+
+    region: Region
+    note: str
+    origin: Span | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """The grid has copied a block out: `region` is now a part of the kernel's result `number`, from `starts` on."""
 
@@ -58,7 +67,7 @@ class Stored:
     sizes: tuple[int, ...]
 
 
-Recorded = Access | Stored | Copy | Frame | Wait | Signal
+Recorded = Access | Loaded | Stored | Copy | Frame | Wait | Signal
 
 
 class Fault(Exception):

@@ -1,4 +1,4 @@
-"""function  →  the pallas_calls that each device makes, with the operand values that are known.
+"""function  →  the kernels that each device calls, with the operand values that are known.
 
 The function is traced inside `jax.shard_map` over an abstract mesh of TPUs, so neither a TPU nor virtual devices are
 needed, and it sees the chip that it would run on.
@@ -15,12 +15,15 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax._src.state.indexing import Slice
 from jax.sharding import PartitionSpec
 
-from ringsched.auditing.data import Argument, Exchanged, KernelResult, Lost, outcomes
+from ringsched.auditing.data import Added, Argument, Exchanged, KernelResult, Lost, outcomes
 from ringsched.auditing.exchange import COLLECTIVES
+from ringsched.auditing.form import KERNELS, OPAQUE, Form, calls_kernel, form_of
 from ringsched.auditing.places import place_of, sub_jaxprs
-from ringsched.auditing.walk import Undecided, Walker
+from ringsched.auditing.scalars import Unknown, known
+from ringsched.auditing.walk import Reference, Undecided, Walker
 from ringsched.diagnostics import Span
 
 CHIP = "TPU v5p"
@@ -49,19 +52,15 @@ class AuditError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A pallas_call as one device comes upon it. `operands`: their values, those that are data as Data.
+    """A kernel as one device comes upon it. `operands`: their values, those that are data as Data.
 
     `repeated`: it is in a long loop, and stands for all its rounds.
     """
 
     eqn: Any
+    form: Form
     operands: tuple[Any, ...]
     repeated: bool
-
-    @property
-    def name(self) -> str:
-        params = self.eqn.params
-        return str(params.get("name") or getattr(params["jaxpr"].debug_info, "func_name", None) or "kernel")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,14 +85,15 @@ def find_calls(
     chip: str = CHIP,
     cores: int = 1,
 ) -> tuple[Device, ...]:
-    """Each device with its pallas_calls. cores: of a device. Raises AuditError, Undecided."""
+    """Each device with the kernels that it calls. cores: of a device. Raises AuditError, Undecided."""
     if not mesh_axes or any(size < 1 for size in mesh_axes.values()):
         raise AuditError("a mesh has at least one axis, and each has at least one device")
     shapes = [shape_of(arg) for arg in args]
     closed = _traced(function, mesh_axes, shapes, in_specs, out_specs, chip, cores)
-    found = []
+    found: list[Device] = []
+    forms: dict[int, Form] = {}
     for place in itertools.product(*(range(size) for size in mesh_axes.values())):
-        finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes))
+        finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes), forms)
         arguments = [Argument(number) for number in range(len(closed.jaxpr.invars))]
         results = finder.run(closed.jaxpr, closed.consts, arguments)
         shards = tuple(finder.shards[number] for number in range(len(arguments)))
@@ -179,69 +179,192 @@ def shape_of(arg: Any) -> Any:
         raise AuditError(f"{arg!r} has no dtype that jax knows; there are {', '.join(_DTYPES)}") from None
 
 
+@dataclass(slots=True, eq=False)
+class Cell(Reference):
+    """A ref outside kernels, and what it holds now."""
+
+    value: Any
+
+
 class _Finder(Walker):
     """One device outside the kernels: which ones it calls, one after the other."""
 
     refuse_unknown: ClassVar[bool] = False
 
-    def __init__(self, coordinates: dict[str, int], sizes: dict[str, int]) -> None:
+    def __init__(self, coordinates: dict[str, int], sizes: dict[str, int], forms: dict[int, Form]) -> None:
+        """forms: of the kernels that other devices have come upon."""
         super().__init__(coordinates, sizes)
         self.calls: list[Call] = []
         self.shards: dict[int, Any] = {}
         self.exchanges: dict[tuple[int, int], Exchanged] = {}
         self._met: Counter[int] = Counter()
+        self._forms = forms
         self._repeats = 0
+        self._depth = 0  # of shard_maps
 
     def place(self, eqn: Any) -> Span | None:
         return place_of(eqn)
 
     def effect(self, eqn: Any, values: list[Any]) -> list[Any] | None:
         match eqn.primitive.name:
-            case "pallas_call":
-                if len(self.calls) >= MOST_CALLS:
-                    raise Undecided(f"it calls more than {MOST_CALLS} kernels", self.place(eqn))
-                self.calls.append(Call(eqn, tuple(values), self._repeats > 0))
-                return [KernelResult(len(self.calls) - 1, number) for number in range(len(eqn.outvars))]
+            case name if name in KERNELS:
+                return self._call(eqn, values)
+            case name if name in OPAQUE:
+                raise Undecided(f"the operation `{name}` calls code that the audit does not see", self.place(eqn))
             case "shard_map":
-                for value, variable in zip(values, eqn.params["jaxpr"].invars, strict=True):
-                    if isinstance(value, Argument):  # constants of the function come in as operands, too
-                        self.shards[value.number] = variable.aval
-                return self.enter(eqn.params["jaxpr"], values)
+                return self._shard_map(eqn, values)
+            case "new_ref":
+                return [Cell(values[0])]
+            case "freeze":
+                return [values[0].value]
+            case "get":
+                return [_whole(values[0], values[1:], eqn)]
+            case "swap" | "addupdate":
+                return self._swap(eqn, values)
+            case "run_state":
+                return self._run_state(eqn, values)
             case name if name in COLLECTIVES and not self._repeats:
                 occurrence = self._met[id(eqn)]
                 self._met[id(eqn)] += 1
                 found = [Exchanged(eqn, tuple(values), number, occurrence) for number in range(len(eqn.outvars))]
                 self.exchanges[found[0].key] = found[0]
                 return list(found)
-            case "while" | "cond" | "scan" if not _calls_kernels(eqn):
-                return outcomes(eqn, values)
+            case "while" | "cond" | "scan" if not calls_kernel(eqn):
+                return outcomes(eqn, self._let_go(values))
             case "scan" if eqn.params["length"] > LONG_LOOP:
-                return self._repeat(eqn)
+                return self._repeat(eqn, values)
             case _:
                 return None
+
+    def _call(self, eqn: Any, values: list[Any]) -> list[Any]:
+        if len(self.calls) >= MOST_CALLS:
+            raise Undecided(f"it calls more than {MOST_CALLS} kernels", self.place(eqn))
+        form = self._forms.get(id(eqn)) or self._forms.setdefault(id(eqn), form_of(eqn))
+        if not form.in_place and any(isinstance(value, Cell) for value in values):
+            raise Undecided(f"{form.name} is given a ref as an operand", self.place(eqn))
+        cells = [value for value in values if isinstance(value, Cell)]
+        if len({id(cell) for cell in cells}) < len(cells):
+            raise Undecided(f"{form.name} is given one ref twice", self.place(eqn))
+        operands = tuple(value.value if isinstance(value, Cell) else value for value in values)
+        results = [KernelResult(len(self.calls), number) for number in range(len(form.results))]
+        self.calls.append(Call(eqn, form, operands, self._repeats > 0))
+        if not form.in_place:
+            return list(results)
+        for cell, result in zip(values, results, strict=True):
+            if isinstance(cell, Cell):
+                cell.value = result
+        return []
+
+    def _shard_map(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """This device's shards. Within another one they are shards of shards, which nobody follows."""
+        params, inner = eqn.params, eqn.params["jaxpr"]
+        self._depth += 1
+        shards = []
+        for value, spec, variable in zip(values, params["in_specs"], inner.invars, strict=True):
+            if isinstance(value, Argument) and self._depth == 1:
+                self.shards[value.number] = variable.aval
+                shards.append(value)
+            else:
+                shards.append(self._shard(value, spec))
+        results = self.enter(inner, shards)
+        self._depth -= 1
+        if not self._depth:
+            return results
+        nested = Lost("a result of a nested shard_map that is split over an axis")
+        return [nested if any(spec) else result for result, spec in zip(results, params["out_specs"], strict=True)]
+
+    def _shard(self, value: Any, spec: Any) -> Any:
+        """This device's part of an array whose values are known, or which is not split."""
+        if not any(spec):
+            return value
+        if isinstance(value, Unknown | Reference):
+            return Lost("an array that is split over an axis and is no argument of the function")
+        pieces = []
+        for side, axes in itertools.zip_longest(np.shape(value), spec):
+            place, count = 0, 1
+            for axis in (axes,) if isinstance(axes, str) else axes or ():
+                place, count = place * self.sizes[axis] + self.coordinates[axis], count * self.sizes[axis]
+            pieces.append(slice(place * (side // count), (place + 1) * (side // count)))
+        return known(np.asarray(value)[tuple(pieces)])
+
+    def _swap(self, eqn: Any, values: list[Any]) -> list[Any]:
+        cell, value = values[:2]
+        old = _whole(cell, values[2:], eqn)
+        adds = eqn.primitive.name == "addupdate"
+        if isinstance(old, Lost):
+            value = Lost("a ref that is written in part outside of kernels")
+        cell.value = Added(old, value) if adds and not isinstance(old, Lost) else value
+        return [] if adds else [old]
+
+    def _run_state(self, eqn: Any, values: list[Any]) -> list[Any]:
+        """A body over refs, of which some begin with a value."""
+        given = iter(values)
+        initialized = eqn.params.get("is_initialized") or (True,) * len(values)
+        cells = [Cell(next(given) if is_given else Lost("a ref that nothing has written")) for is_given in initialized]
+        self.enter(eqn.params["jaxpr"], cells)
+        return [cell.value for cell in cells]
 
     def open_choice(self, eqn: Any, values: list[Any]) -> list[Any]:
         raise Undecided("whether it calls a kernel depends on data", self.place(eqn))
 
     def _other(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Operations that carry a jaxpr in a way of their own may call a kernel in it, who knows when."""
-        if _calls_kernels(eqn):
+        if calls_kernel(eqn):
             raise Undecided(f"the operation `{eqn.primitive.name}` calls a kernel", self.place(eqn))
-        return super()._other(eqn, values)
+        unknown = [effect for effect in eqn.effects if type(effect).__name__ not in _HARMLESS]
+        if unknown:
+            reason = f"the operation `{eqn.primitive.name}` has an effect that the audit does not know"
+            raise Undecided(reason, self.place(eqn))
+        return super()._other(eqn, self._let_go(values))
 
-    def _repeat(self, eqn: Any) -> list[Any]:
+    def _let_go(self, values: list[Any]) -> list[Any]:
+        """Operands of an operation that is not followed: it may write to the refs among them."""
+        lost = Lost("a ref that an operation outside of kernels may have written")
+        for value in values:
+            if isinstance(value, Cell):
+                value.value = lost
+        return [lost if isinstance(value, Cell) else value for value in values]
+
+    def _repeat(self, eqn: Any, values: list[Any]) -> list[Any]:
         """One round for all: with nothing known of what is carried from round to round."""
         (inner,) = sub_jaxprs(eqn)
         self._repeats += 1
         unknown = Lost("a kernel in a long loop")
-        self.run(inner, [unknown] * len(inner.constvars), [unknown] * len(inner.invars))
+        self._let_go(values)
+        inside = [Cell(unknown) if isinstance(value, Cell) else unknown for value in values]
+        self.run(inner, [unknown] * len(inner.constvars), inside)
         self._repeats -= 1
         return [unknown] * len(eqn.outvars)
 
 
-def _calls_kernels(eqn: Any) -> bool:
-    return any(
-        inner_eqn.primitive.name == "pallas_call" or _calls_kernels(inner_eqn)
-        for inner in sub_jaxprs(eqn)
-        for inner_eqn in inner.eqns
+# Effects outside of kernels that touch no memory and no semaphore of a kernel.
+_HARMLESS = {
+    "DebugEffect",
+    "OrderedDebugEffect",
+    "IOEffect",
+    "OrderedIOEffect",
+    "NamedAxisEffect",
+    "ReadEffect",
+    "WriteEffect",
+    "AccumEffect",
+    "InternalMutableArrayEffect",
+}
+
+
+def _whole(cell: Any, leaves: list[Any], eqn: Any) -> Any:
+    """What a ref outside kernels holds, where all of it is meant."""
+    transforms = eqn.params["tree"].unflatten(leaves)
+    aval = eqn.invars[0].aval
+    if all(_is_all(transform, aval.shape) for transform in transforms):
+        return cell.value
+    return Lost("a ref that is read in part outside of kernels")
+
+
+def _is_all(transform: Any, shape: tuple[int, ...]) -> bool:
+    indices = getattr(transform, "indices", None)
+    return indices is not None and all(
+        isinstance(index, Slice)
+        and type(index.start) is int
+        and (index.start, index.size, index.stride) == (0, side, 1)
+        for index, side in zip(indices, shape, strict=True)
     )

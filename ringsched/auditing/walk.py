@@ -27,7 +27,6 @@ CALLS = {
     "checkpoint",
     "remat",
     "remat2",
-    "run_state",
     "named_call",
 }
 _JAXPRS = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
@@ -43,15 +42,21 @@ _HARMLESS = {
 
 
 class Undecided(Exception):
-    """The walker does not know how it goes on; `reason` completes "cannot be followed: …"."""
+    """The walker does not know how it goes on; `reason` completes "cannot be followed: …".
 
-    def __init__(self, reason: str, span: Span | None) -> None:
-        self.reason, self.span = reason, span
+    `way_on`: what the user can do about it, where something can be done.
+    """
+
+    def __init__(self, reason: str, span: Span | None, way_on: str | None = None) -> None:
+        self.reason, self.span, self.way_on = reason, span, way_on
         super().__init__(reason)
 
 
 class Reference:
     """A ref among the values; what it refers to is the subclass's matter."""
+
+
+MAKE_CONSTANT = "make what decides it a constant of the program, or give --args (args=) the array instead of its shape"
 
 
 class Walker:
@@ -63,6 +68,7 @@ class Walker:
         self.coordinates = coordinates
         self.sizes = sizes
         self.steps = 0
+        self.path: list[object] = []  # the operations that it is in; each copy that a loop is unrolled to counts as one
 
     def place(self, eqn: Any) -> Span | None:
         """Where the operation stands in the user's source."""
@@ -84,7 +90,9 @@ class Walker:
             self.steps += 1
             if self.steps > MOST_STEPS:
                 raise Undecided(f"it executes more than {MOST_STEPS} operations on a device", self.place(eqn))
+            self.path.append(id(eqn))
             results = self._step(eqn, [read(atom) for atom in eqn.invars])
+            self.path.pop()
             env.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -138,9 +146,9 @@ class Walker:
 
     def open_choice(self, eqn: Any, values: list[Any]) -> list[Any]:
         """What becomes of control flow that hangs on data: nothing, where it only computes more data."""
-        if eqn.effects:
+        if eqn.effects or any(isinstance(value, Reference) for value in values):
             what = "the number of rounds of a loop" if eqn.primitive.name == "while" else "a condition"
-            raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn))
+            raise Undecided(f"{what} depends on data that the audit does not know", self.place(eqn), MAKE_CONSTANT)
         return outcomes(eqn, values)
 
     def _cond(self, eqn: Any, values: list[Any]) -> list[Any]:
@@ -168,7 +176,8 @@ class Walker:
         first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
         constant, carry, stacked = values[:first], values[first:second], values[second:]
         length = int(params["length"])
-        if not eqn.effects and (length > 4096 or not length):  # plain data
+        is_plain = not eqn.effects and not any(isinstance(value, Reference) for value in values)
+        if is_plain and (length > 4096 or not length):
             return outcomes(eqn, values)
         rounds: list[list[Any]] = []
         for turn in range(length):
@@ -177,12 +186,19 @@ class Walker:
                 Part(value, index) if isinstance(value, Unknown) else known(np.asarray(value)[index])
                 for value in stacked
             ]
+            self.path.append(_copy(turn, length, int(params["unroll"])))
             results = self.enter(params["jaxpr"], [*constant, *carry, *slices])
+            self.path.pop()
             carry = results[: params["num_carry"]]
             rounds.append(results[params["num_carry"] :])
         if params["reverse"]:
             rounds.reverse()
         return [*carry, *(Stacked(parts) for parts in zip(*rounds, strict=True))]
+
+
+def _copy(turn: int, length: int, unroll: int) -> object:
+    """Which copy of its body a round of an unrolled loop runs: what is left over has copies of its own."""
+    return turn % unroll if turn < length // unroll * unroll else -turn
 
 
 def inner_jaxpr(params: Mapping[str, Any]) -> Any:

@@ -80,12 +80,15 @@ def call(
     *,
     out: tuple[int, ...] = BLOCK,
     scratch: tuple[Any, ...] = (),
-    barrier: bool = True,
+    barrier: bool | None = True,
     memory: Any = pltpu.VMEM,
     dtype: Any = jnp.float32,
     **options: Any,
 ) -> Callable[..., Any]:
-    """The function that runs a kernel on whole operands in `memory`."""
+    """The function that runs a kernel on whole operands in `memory`.
+
+    barrier: whether it has one of its own; None: that which the compiler adds.
+    """
 
     def function(*operands: Any) -> Any:
         return pl.pallas_call(
@@ -94,7 +97,9 @@ def call(
             in_specs=[pl.BlockSpec(memory_space=memory)] * len(operands),
             out_specs=pl.BlockSpec(memory_space=memory),
             scratch_shapes=scratch,
-            compiler_params=pltpu.CompilerParams(collective_id=0 if barrier else None),
+            compiler_params=pltpu.CompilerParams(
+                collective_id=0 if barrier else None, skip_device_barrier=barrier is False
+            ),
             **options,
         )(*operands)
 
