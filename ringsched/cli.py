@@ -176,7 +176,7 @@ def run(**arguments: Any) -> int:
 @click.option("--out-specs", multiple=True, metavar="i", help="The same for the result; once for each.")
 @click.option("--expect", metavar="NAME", help="What it ought to compute: all_gather, …, or a MODULE:FUNCTION.")
 @click.option("--chip", type=click.Choice(["v4", "v5e", "v5p", "v6e", "tpu7x"]), default="v5p", show_default=True)
-@click.option("--calls", type=click.IntRange(1, 8), default=2, show_default=True, help="Calls in a row.")
+@click.option("--calls", type=click.IntRange(1, 64), help="Calls in a row; without it, as many as it takes.")
 @click.option("--cores", type=click.Choice(["1", "2"]), default="1", show_default=True, help="Of a device.")
 @_JSON
 def audit(**arguments: Any) -> int:

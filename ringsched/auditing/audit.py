@@ -16,6 +16,7 @@ from ringsched.auditing.extract import Extracted, extract
 from ringsched.auditing.grids import CORES
 from ringsched.auditing.layout import Layout, lay_out
 from ringsched.auditing.manners import shared_ids
+from ringsched.auditing.rounds import FEWEST, check_calls, largest_wait
 from ringsched.auditing.scopes import on_shared_flags, outside_scopes, sharing
 from ringsched.auditing.tracing import CHIP, AuditError, Device, find_calls
 from ringsched.auditing.values import Values, check_values
@@ -98,7 +99,7 @@ def audit(
     in_specs: Any,
     out_specs: Any,
     expect: Expect | None = None,
-    calls: int = 2,
+    calls: int | None = None,
     chip: str = CHIP,
     cores: int = 1,
 ) -> AuditReport:
@@ -108,17 +109,18 @@ def audit(
     start = time.perf_counter()
     names: tuple[str, ...] = ()
     values: Values = "not checked"
+    in_a_row = calls or FEWEST
     try:
         found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip, cores)
         names = tuple({id(call.eqn): call.form.name for device in found for call in device.calls}.values())
-        diagnostics, values = _check(found, mesh_axes, calls, expect, chip, cores)
+        diagnostics, values, in_a_row = _check(found, mesh_axes, calls, expect, chip, cores)
     except Undecided as error:
         diagnostics = [faults.undecided(error, {})]
     return AuditReport(
         kernel=getattr(function, "__name__", "function"),
         kernels=names,
         devices=math.prod(mesh_axes.values()),
-        calls=calls,
+        calls=in_a_row,
         diagnostics=tuple(diagnostics),
         seconds=time.perf_counter() - start,
         values=values,
@@ -126,34 +128,46 @@ def audit(
 
 
 def _check(
-    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str, cores: int
-) -> tuple[list[Diagnostic], Values]:
+    found: Sequence[Device],
+    mesh_axes: Mapping[str, int],
+    calls: int | None,
+    expect: Expect | None,
+    chip: str,
+    cores: int,
+) -> tuple[list[Diagnostic], Values, int]:
     """With two cores in a device, a parallel grid may run on both, or on one in sequence: either has to be right."""
-    told, values = _check_on_one(found, mesh_axes, calls, expect, chip, cores)
+    told, values, in_a_row = _check_on_one(found, mesh_axes, calls, expect, chip, cores)
     if cores == 1 or exit_code(told) != EXIT_RIGHT:
-        return told, values
+        return told, values, in_a_row
     checked = check_cores(found, mesh_axes, calls, expect)
-    return [*told, *checked.findings], checked.values if checked.findings else values
+    return [*told, *checked.findings], checked.values if checked.findings else values, in_a_row
 
 
 def _check_on_one(
-    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None, chip: str, cores: int
-) -> tuple[list[Diagnostic], Values]:
+    found: Sequence[Device],
+    mesh_axes: Mapping[str, int],
+    asked: int | None,
+    expect: Expect | None,
+    chip: str,
+    cores: int,
+) -> tuple[list[Diagnostic], Values, int]:
     """All steps of a grid on one core of each device."""
     extracted = extract(found, mesh_axes, chip_of(chip), cores=cores)
     if not extracted.complete:
-        return list(extracted.findings), "not checked"
+        return list(extracted.findings), "not checked", asked or FEWEST
     execution, layout = lay_out(extracted.devices, tuple(mesh_axes.values()))
-    report = check_hazards(execution, calls=calls)
+    report, calls, enough = check_calls(execution, extracted.devices, asked)
     told = findings(report, execution, layout, mesh_axes, calls)
     told = _with_flat_ids(_with_shared_ids(told, extracted, mesh_axes, calls), extracted, mesh_axes)
     if not told:
         told = [*_beside_scopes(extracted, execution, layout, mesh_axes, calls)]
+    if not told and not enough:
+        told = [faults.more_calls(calls, largest_wait(extracted.devices))]
     if not report.ok or exit_code([*extracted.findings, *told]) != EXIT_RIGHT:
-        return [*extracted.findings, *told], "not checked"
+        return [*extracted.findings, *told], "not checked", calls
     checked = check_values(extracted.devices, found, mesh_axes, expect)
     wrong = _with_flat_ids(list(checked.findings), extracted, mesh_axes)
-    return [*extracted.findings, *told, *wrong], checked.values
+    return [*extracted.findings, *told, *wrong], checked.values, calls
 
 
 def _beside_scopes(

@@ -57,8 +57,15 @@ class KernelMemory:
 def memory_of(call: Call, names: Names, places: Places) -> KernelMemory:
     """What the refs of a kernel are. Raises Undecided."""
     form = call.form
-    if form.mapping is not None:
-        return _of_blocks(form, names, places)
+    found = _of_arrays(form, names, places) if form.mapping is None else _of_blocks(form, names, places)
+    for ref in (*found.refs[: found.inputs], *found.outputs):
+        if ref.is_semaphore:
+            reason = f"the semaphore {ref.name} of {form.name} goes from kernel to kernel, and so may what counts on it"
+            raise Undecided(reason, places.call, "start and wait for a DMA in one kernel: then the audit can follow it")
+    return found
+
+
+def _of_arrays(form: Form, names: Names, places: Places) -> KernelMemory:
     given = argument_names(form.jaxpr, len(form.refs))
     refs: list[Buffer] = []
     for number, variable in enumerate(form.refs):

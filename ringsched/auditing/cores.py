@@ -22,19 +22,21 @@ from ringsched.auditing.kernel import Kernel
 from ringsched.auditing.layout import Stay, lay_out
 from ringsched.auditing.memory import Buffer, Range, Region
 from ringsched.auditing.recorded import Access, Copy, Frame, Loaded, Recorded, Stored
+from ringsched.auditing.rounds import check_calls, largest_wait
 from ringsched.auditing.tracing import Device
 from ringsched.auditing.values import Checked, check_values
 from ringsched.auditing.walk import Undecided
 from ringsched.auditing.words import findings
 from ringsched.diagnostics import Diagnostic, Span
 from ringsched.program.trace import SemaphoreKey, Signal, Wait
-from ringsched.verify.hazards import check_hazards
 from ringsched.verify.machine import Machine
 
 OF_A_CORE = ("vmem", "smem")  # memory that each core has for itself; all other is the device's
 
 
-def check_cores(found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int, expect: Expect | None) -> Checked:
+def check_cores(
+    found: Sequence[Device], mesh_axes: Mapping[str, int], calls: int | None, expect: Expect | None
+) -> Checked:
     """What is wrong, or not known, where both cores run. On one core in sequence, everything is right."""
     if not any(is_shared_out(call) for device in found for call in device.calls):
         return Checked(values="not checked")
@@ -64,14 +66,16 @@ def _of_core(finding: Diagnostic, core: int) -> Diagnostic:
 # -- each core for itself
 
 
-def _hazards(cores: Sequence[Extracted], mesh_axes: Mapping[str, int], calls: int) -> list[Diagnostic]:
+def _hazards(cores: Sequence[Extracted], mesh_axes: Mapping[str, int], asked: int | None) -> list[Diagnostic]:
     """Raises Undecided where a kernel could only end because a core is already in the next one."""
     sides = tuple(mesh_axes.values())
     told = []
     for core, one in enumerate(cores):
         execution, layout = lay_out(one.devices, sides)
-        report = check_hazards(execution, calls=calls)
+        report, calls, enough = check_calls(execution, one.devices, asked)
         told += [_of_core(each, core) for each in findings(report, execution, layout, mesh_axes, calls)]
+        if not enough:
+            told.append(_of_core(faults.more_calls(calls, largest_wait(one.devices)), core))
         if not told:
             _check_ends(one, sides)
     return told

@@ -158,6 +158,16 @@ def shared_flags(names: tuple[str, str], spans: tuple[Span | None, Span | None])
     )
 
 
+def more_calls(calls: int, units: int) -> Diagnostic:
+    """units: that one wait takes, from devices of which one may be as many calls ahead."""
+    return Diagnostic(
+        code="RS702",
+        message=f"nothing is wrong in {calls} calls in a row, and {units} may be needed to show what is: a wait takes "
+        f"{units} units, and no device has to be near another one",
+        help="let all devices meet in each call, or say with --calls (calls=) how many in a row there are at most",
+    )
+
+
 def unused(kind: str, name: str, span: Span | None) -> Diagnostic:
     return Diagnostic(
         code="RS902",

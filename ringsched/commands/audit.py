@@ -26,7 +26,7 @@ class Request:
     out_specs: tuple[str, ...]
     expect: str | None
     chip: str
-    calls: int
+    calls: int | None
     cores: str
     as_json: bool
 

@@ -68,9 +68,7 @@ def function_of(execution: Execution) -> Callable[[Any], Any]:
                 pltpu.SemaphoreType.DMA((2,)),
                 pltpu.SemaphoreType.REGULAR((1,)),
             ],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=0 if barrier else None, skip_device_barrier=not barrier
-            ),
+            compiler_params=pltpu.CompilerParams(collective_id=0 if barrier else None, skip_device_barrier=not barrier),
         )()
 
     return function

@@ -370,9 +370,7 @@ def function_of(execution: Execution) -> Callable[[Any], Any]:
                 pltpu.SemaphoreType.DMA((SEMAPHORES["send"],)),
                 pltpu.SemaphoreType.REGULAR((SEMAPHORES["credit"],)),
             ],
-            compiler_params=pltpu.CompilerParams(
-                collective_id=0 if barrier else None, skip_device_barrier=not barrier
-            ),
+            compiler_params=pltpu.CompilerParams(collective_id=0 if barrier else None, skip_device_barrier=not barrier),
         )(x)
 
     return function

@@ -2,6 +2,7 @@
 
 from corpus import (
     alltoall,
+    compiler,
     exchanges,
     faults,
     gathers,
@@ -51,6 +52,7 @@ CASES: tuple[Case, ...] = (
     *limits.CASES,
     *kinds.CASES,
     *two_cores.CASES,
+    *compiler.CASES,
 )
 
 __all__ = ["CASES", "Case"]

@@ -329,7 +329,13 @@ CASES = (
         "the count at some moment",
         line="pl.semaphore_read(done)",
     ),
-    undecided("scoped_and_remote", call(scoped_and_remote_kernel, scratch=(DMA,)), "a target that comes and goes"),
+    wrong(
+        "scoped_and_remote",
+        call(scoped_and_remote_kernel, scratch=(DMA,)),
+        "a target that comes and goes",
+        "RS402",
+        "RS403",
+    ),
     right(
         "remembers_its_place",
         call(remembers_its_place_kernel, scratch=(pltpu.SMEM((1,), jnp.int32), DMA, DMA, COUNTER)),
