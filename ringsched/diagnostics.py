@@ -58,6 +58,7 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     interleaving: tuple[str, ...] = ()
     help: str | None = None
+    follows: str | None = None  # the code of another finding: mend that one, and this one goes; shown in one line
 
     def to_json(self) -> dict[str, object]:
         """The keys that `--json` promises: code, message, path, line, column, counterexample, help."""
@@ -72,6 +73,7 @@ class Diagnostic:
             "help": self.help,
             "notes": list(self.notes),
             **({"interleaving": list(self.interleaving)} if self.interleaving else {}),
+            **({"follows": self.follows} if self.follows else {}),
         }
 
 
@@ -114,6 +116,8 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
 def render(diagnostic: Diagnostic, sources: Mapping[str, str]) -> str:
     """The text of one finding, in the layout of the manual; `sources` maps a path to the file's text."""
     severity = "advice" if diagnostic.code.startswith("RS9") else "error"
+    if diagnostic.follows is not None:
+        return f"{severity}[{diagnostic.code}]: {diagnostic.message} (follows from {diagnostic.follows})"
     lines = [f"{severity}[{diagnostic.code}]: {diagnostic.message}"]
     labels = ([diagnostic.primary] if diagnostic.primary else []) + list(diagnostic.secondary)
     width = max((len(str(label.span.line)) for label in labels), default=1)

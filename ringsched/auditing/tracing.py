@@ -114,7 +114,7 @@ def _traced(
 ) -> Any:
     device = jax.sharding.AbstractDevice(device_kind=chip, num_cores=cores, platform="tpu")
     mesh = jax.sharding.AbstractMesh(tuple(mesh_axes.values()), tuple(mesh_axes), abstract_device=device)
-    errors = []
+    errors: list[BaseException] = []
     for check_vma in (False, True):
         try:
             sharded = jax.shard_map(
@@ -128,12 +128,18 @@ def _traced(
                 return jax.make_jaxpr(sharded)(*shapes)
         except AuditError:
             raise
-        # A user's function may raise anything; whatever it is, it is no fault of ours.
-        except Exception as error:
+        # A user's function may raise anything, SystemExit too; whatever it is, it is no fault of ours.
+        except (Exception, SystemExit) as error:
             errors.append(error)
-    first = errors[0]
-    text = str(first).split("\n\n")[0].strip()
-    raise AuditError(f"the function cannot be traced: {type(first).__name__}: {text}") from first
+    raise AuditError(f"the function cannot be traced: {told(errors[0])}") from errors[0]
+
+
+def told(error: BaseException) -> str:
+    """What somebody else's code raised, in a line or a few."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r})" if error.code is not None else "it calls sys.exit()"
+    text = str(error).split("\n\n")[0].strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def specs_of(specs: Any, mesh_axes: Mapping[str, int]) -> Any:

@@ -59,7 +59,7 @@ def findings(
     for finding, diagnostic in diagnosed(report, execution):
         if diagnostic.code in ("RS402", "RS403", "RS524") and words.is_scoped(diagnostic.message):
             diagnostic = _of_a_scope(diagnostic)
-        steps = tuple(words.of(step) for step in _run(execution, finding, calls))
+        steps = () if diagnostic.follows else tuple(words.of(step) for step in _run(execution, finding, calls))
         found.append(_with(words, diagnostic, _places(diagnostic, mesh_axes), steps))
     return found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class Request:
     """What the command line asks for."""
 
     target: str
-    mesh: str
+    mesh: tuple[str, ...]
     arguments: tuple[str, ...]
     in_specs: tuple[str, ...]
     out_specs: tuple[str, ...]
@@ -33,31 +34,36 @@ class Request:
 
 def audit_function(request: Request) -> int:
     """Returns the exit code."""
-    mesh_axes = parse_mesh(request.mesh)
+    mesh_axes = parse_mesh(",".join(request.mesh))
     if not request.in_specs and request.arguments:
         raise click.UsageError("--in-specs is missing; an operand that is not split has --in-specs -")
     if len(request.in_specs) not in (1, len(request.arguments)):
         raise click.UsageError(f"{len(request.arguments)} --args and {len(request.in_specs)} --in-specs")
     if not request.out_specs:
         raise click.UsageError("--out-specs is missing; a result that is not split has --out-specs -")
-    function = find_function(request.target)
-    expect = find_function(request.expect, "--expect") if request.expect and ":" in request.expect else request.expect
+    # No device is needed, and where there is one, looking for it takes a while and prints lines of its own.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with _foreign_code():
+        function = find_function(request.target)
+        is_function = request.expect is not None and ":" in request.expect
+        expect = find_function(str(request.expect), "--expect") if is_function else request.expect
     from ringsched.auditing.audit import audit
     from ringsched.auditing.chips import KINDS
     from ringsched.auditing.tracing import AuditError
 
     try:
-        report = audit(
-            function,
-            mesh_axes=mesh_axes,
-            args=request.arguments,
-            in_specs=request.in_specs * (len(request.arguments) if len(request.in_specs) == 1 else 1),
-            out_specs=request.out_specs[0] if len(request.out_specs) == 1 else request.out_specs,
-            expect=expect,
-            calls=request.calls,
-            chip=KINDS[request.chip],
-            cores=int(request.cores),
-        )
+        with _foreign_code():
+            report = audit(
+                function,
+                mesh_axes=mesh_axes,
+                args=request.arguments,
+                in_specs=request.in_specs * (len(request.arguments) if len(request.in_specs) == 1 else 1),
+                out_specs=request.out_specs[0] if len(request.out_specs) == 1 else request.out_specs,
+                expect=expect,
+                calls=request.calls,
+                chip=KINDS[request.chip],
+                cores=int(request.cores),
+            )
     except AuditError as error:
         show([Diagnostic(code="RS612", message=str(error))])
         return EXIT_USAGE
@@ -67,6 +73,18 @@ def audit_function(request: Request) -> int:
         show(report.diagnostics)
         click.echo(report.sentence())
     return exit_code(report.diagnostics)
+
+
+@contextlib.contextmanager
+def _foreign_code() -> Iterator[None]:
+    """What the user's code prints is no data of ours, and our arguments are not for it."""
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.argv = arguments
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -90,9 +108,10 @@ def find_function(target: str, parameter: str = "MODULE:FUNCTION") -> Callable[.
     try:
         found: Any = importlib.import_module(name)
     # The module is the user's, and importing it runs whatever it holds.
-    except Exception as error:
-        message = f"the module {name} cannot be imported: {type(error).__name__}: {error}"
-        raise _Unreadable(message) from error
+    except (Exception, SystemExit) as error:
+        from ringsched.auditing.tracing import told
+
+        raise _Unreadable(f"the module {name} cannot be imported: {told(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise click.BadParameter(f"{name} has no {attribute}", param_hint=parameter)

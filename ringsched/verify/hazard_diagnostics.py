@@ -47,8 +47,26 @@ def diagnosed(report: HazardReport, execution: Execution) -> tuple[tuple[Race | 
     for left in report.leftovers:
         if left.added > left.taken:
             surplus.setdefault((left.semaphore, left.added, left.taken), []).append(left)
-    found.extend((lefts[0], _leftover(lefts, report.leftovers, execution)) for lefts in surplus.values())
+    for lefts in surplus.values():
+        cause = _cause(lefts, found)
+        found.append((lefts[0], replace(_leftover(lefts, report.leftovers, execution), follows=cause)))
     return tuple(found)
+
+
+def _cause(lefts: list[Leftover], found: list[tuple[Race | Deadlock | Leftover, Diagnostic]]) -> str | None:
+    """The code of a finding that semaphores are left over for: nobody gets to the wait, or nobody waits for a DMA."""
+    keys = {left.semaphore for left in lefts}
+    for finding, diagnostic in found:
+        match finding:
+            case Deadlock():
+                return diagnostic.code
+            case Race() if diagnostic.code == "RS403":
+                dmas = [access.op for access in (finding.first, finding.second) if isinstance(access.op, Dma)]
+                if any(dma.received in keys for dma in dmas):
+                    return diagnostic.code
+            case _:
+                pass
+    return None
 
 
 def _places(race: Race) -> tuple[object, ...]:
@@ -191,7 +209,8 @@ def _deadlock(deadlock: Deadlock, leftovers: tuple[Leftover, ...], execution: Ex
         if left.added < left.taken and (left.rank, left.semaphore) in waited_for
     )
     who = "every rank waits" if execution.symmetric else f"{_count(len(stuck), 'rank')} {_verb(len(stuck), 'wait')}"
-    again = f" in call {first.call + 1}" if first.call else ""
+    in_calls = sorted({wait.call + 1 for wait in stuck})
+    again = "" if in_calls == [1] else f" in {'call' if len(in_calls) == 1 else 'calls'} {_listed(in_calls)}"
     unequal = sizes_differ(first.rank, first.op.semaphore, execution)
     return Diagnostic(
         code="RS505" if unequal else "RS501",
@@ -333,10 +352,16 @@ def _again(access: Access) -> str:
     return f" for call {access.call + 1}" if access.call else ""
 
 
+def _listed(numbers: list[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _stuck(wait: StuckWait, execution: Execution) -> str:
     who = "every rank" if execution.symmetric else f"rank {wait.rank}"
     title = f" ({wait.op.note})" if wait.op.note else ""
-    return f"{who} waits on {_semaphore(wait.op.semaphore)}{title}: it holds {wait.has} and needs {wait.needs}"
+    holds = f"it holds {wait.has} and needs {wait.needs}"
+    return f"{who} waits in call {wait.call + 1} on {_semaphore(wait.op.semaphore)}{title}: {holds}"
 
 
 def _size(execution: Execution) -> dict[str, int]:
