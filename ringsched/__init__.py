@@ -96,12 +96,13 @@ def audit(
     """Whether the Pallas kernels of a function race, deadlock, leave semaphores over or compute something else.
 
     function: what `jax.shard_map` would be given. mesh_axes: names and sizes, {"i": 4}. args: global shapes, arrays,
-    `jax.ShapeDtypeStruct`s or texts such as "f32[32,8,128]". in_specs, out_specs: as for `jax.shard_map`, or "i".
+    `jax.ShapeDtypeStruct`s or texts such as "f32[32,8,128]"; a small array of integers is taken as a constant, for
+    whose values alone the verdict holds. in_specs, out_specs: as for `jax.shard_map`, or "i".
     expect: what it ought to compute, as a function of jax.lax collectives for inside shard_map, or the name of a
     collective ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"); without it, only that it computes nothing
-    from memory that was never written. calls: so many in a row, on the same memory; None: as many
-    as it takes. chip: as JAX names its kind.
-    cores: of a device, 1 or 2 (v4 and v5p); with 2, a parallel grid has to be right on both and on one in sequence.
+    from memory that was never written. calls: so many in a row, on the same memory; None: as many as it takes. chip: as
+    JAX names its kind. cores: of a device, 1 or 2 (v4 and v5p); with 2, a parallel grid has to be right on both and on
+    one in sequence.
     The verdict holds for every interleaving. No device is needed. Raises AuditError (a ValueError) where nothing can be
     audited, as when the function cannot be traced.
     """

@@ -175,7 +175,13 @@ def run(**arguments: Any) -> int:
     metavar="i=4",
     help="The axes of the mesh and their sizes: i=4 or x=2,y=4; may be repeated.",
 )
-@click.option("--args", "arguments", multiple=True, metavar="f32[32,128]", help="A global operand; may be repeated.")
+@click.option(
+    "--args",
+    "arguments",
+    multiple=True,
+    metavar="f32[32,128]",
+    help="A global operand; once for each. MODULE:NAME is an array of integers, a constant.",
+)
 @click.option(
     "--in-specs", multiple=True, metavar="i", help="Its mesh axis for each dimension: i or -,i or x+y; once an operand."
 )

@@ -22,7 +22,7 @@ from ringsched.auditing.data import Added, Argument, Exchanged, KernelResult, Lo
 from ringsched.auditing.exchange import COLLECTIVES
 from ringsched.auditing.form import KERNELS, OPAQUE, Form, calls_kernel, form_of
 from ringsched.auditing.places import place_of, sub_jaxprs
-from ringsched.auditing.scalars import Unknown, known
+from ringsched.auditing.scalars import MOST_ELEMENTS, Unknown, known
 from ringsched.auditing.walk import Reference, Undecided, Walker
 from ringsched.diagnostics import Span
 
@@ -67,12 +67,14 @@ class Call:
 class Device:
     """What one device does in the function: its kernels, in order, and what it returns.
 
-    `arguments`: shape and dtype of its shard of each. `exchanges`: its parts in collectives outside kernels.
+    `arguments`: shape and dtype of its shard of each; `constants`: the shards of those whose values were given.
+    `exchanges`: its parts in collectives outside kernels.
     """
 
     calls: tuple[Call, ...]
     results: tuple[Any, ...]
     arguments: tuple[Any, ...]
+    constants: Mapping[int, np.ndarray]
     exchanges: Mapping[tuple[int, int], Exchanged]
 
 
@@ -92,12 +94,13 @@ def find_calls(
     closed = _traced(function, mesh_axes, shapes, in_specs, out_specs, chip, cores)
     found: list[Device] = []
     forms: dict[int, Form] = {}
+    given = {number: np.asarray(arg) for number, arg in enumerate(args) if is_constant(arg)}
     for place in itertools.product(*(range(size) for size in mesh_axes.values())):
-        finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes), forms)
+        finder = _Finder(dict(zip(mesh_axes, place, strict=True)), dict(mesh_axes), forms, given)
         arguments = [Argument(number) for number in range(len(closed.jaxpr.invars))]
         results = finder.run(closed.jaxpr, closed.consts, arguments)
         shards = tuple(finder.shards[number] for number in range(len(arguments)))
-        found.append(Device(tuple(finder.calls), tuple(results), shards, finder.exchanges))
+        found.append(Device(tuple(finder.calls), tuple(results), shards, finder.constants, finder.exchanges))
     if not any(device.calls for device in found):
         raise AuditError("the function calls no Pallas kernel")
     return tuple(found)
@@ -170,10 +173,16 @@ def parse_spec(text: str, mesh_axes: Mapping[str, int]) -> PartitionSpec:
     return PartitionSpec(*parts)
 
 
+def is_constant(arg: Any) -> bool:
+    """Whether an operand stands for its values: an array of integers that is small enough to be looked at."""
+    is_array = isinstance(arg, np.ndarray | jax.Array) and not isinstance(arg, jax.core.Tracer)
+    return is_array and np.dtype(arg.dtype).kind in "biu" and arg.size <= MOST_ELEMENTS
+
+
 def shape_of(arg: Any) -> Any:
     """An operand's global shape and dtype, from an array or a text such as `f32[32,8,128]`."""
     if not isinstance(arg, str):
-        return jax.ShapeDtypeStruct(arg.shape, arg.dtype)
+        return jax.ShapeDtypeStruct(arg.shape, jax.dtypes.canonicalize_dtype(arg.dtype))
     found = re.fullmatch(SPELLING, arg.strip())
     if found is None:
         raise AuditError(f"{arg!r} is no shape; one is written f32[32,8,128]")
@@ -197,9 +206,17 @@ class _Finder(Walker):
 
     refuse_unknown: ClassVar[bool] = False
 
-    def __init__(self, coordinates: dict[str, int], sizes: dict[str, int], forms: dict[int, Form]) -> None:
-        """forms: of the kernels that other devices have come upon."""
+    def __init__(
+        self,
+        coordinates: dict[str, int],
+        sizes: dict[str, int],
+        forms: dict[int, Form],
+        given: Mapping[int, np.ndarray],
+    ) -> None:
+        """forms: of the kernels that other devices have come upon. given: arguments whose values are known."""
         super().__init__(coordinates, sizes)
+        self.given = given
+        self.constants: dict[int, np.ndarray] = {}
         self.calls: list[Call] = []
         self.shards: dict[int, Any] = {}
         self.exchanges: dict[tuple[int, int], Exchanged] = {}
@@ -269,7 +286,7 @@ class _Finder(Walker):
         for value, spec, variable in zip(values, params["in_specs"], inner.invars, strict=True):
             if isinstance(value, Argument) and self._depth == 1:
                 self.shards[value.number] = variable.aval
-                shards.append(value)
+                shards.append(self._argument(value, spec, variable.aval.dtype))
             else:
                 shards.append(self._shard(value, spec))
         results = self.enter(inner, shards)
@@ -278,6 +295,13 @@ class _Finder(Walker):
             return results
         nested = Lost("a result of a nested shard_map that is split over an axis")
         return [nested if any(spec) else result for result, spec in zip(results, params["out_specs"], strict=True)]
+
+    def _argument(self, argument: Argument, spec: Any, dtype: Any) -> Any:
+        if argument.number not in self.given:
+            return argument
+        shard = np.asarray(self._shard(self.given[argument.number], spec)).astype(dtype)
+        self.constants[argument.number] = shard
+        return known(shard)
 
     def _shard(self, value: Any, spec: Any) -> Any:
         """This device's part of an array whose values are known, or which is not split."""

@@ -47,6 +47,7 @@ def audit_function(request: Request) -> int:
         function = find_function(request.target)
         is_function = request.expect is not None and ":" in request.expect
         expect = find_function(str(request.expect), "--expect") if is_function else request.expect
+        arguments = [find(text, "--args") if ":" in text else text for text in request.arguments]
     from ringsched.auditing.audit import audit
     from ringsched.auditing.chips import KINDS
     from ringsched.auditing.tracing import AuditError
@@ -56,7 +57,7 @@ def audit_function(request: Request) -> int:
             report = audit(
                 function,
                 mesh_axes=mesh_axes,
-                args=request.arguments,
+                args=arguments,
                 in_specs=request.in_specs * (len(request.arguments) if len(request.in_specs) == 1 else 1),
                 out_specs=request.out_specs[0] if len(request.out_specs) == 1 else request.out_specs,
                 expect=expect,
@@ -100,9 +101,19 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 def find_function(target: str, parameter: str = "MODULE:FUNCTION") -> Callable[..., Any]:
     """The function behind MODULE:FUNCTION, imported as Python would from the current directory."""
+    found = find(target, parameter)
+    if not callable(found):
+        name, _, attribute = target.partition(":")
+        raise click.BadParameter(f"{attribute} of {name} is no function", param_hint=parameter)
+    function: Callable[..., Any] = found
+    return function
+
+
+def find(target: str, parameter: str) -> Any:
+    """What stands behind MODULE:NAME."""
     name, _, attribute = target.partition(":")
     if not name or not attribute:
-        raise click.BadParameter(f"{target!r}; write MODULE:FUNCTION", param_hint=parameter)
+        raise click.BadParameter(f"{target!r}; write {parameter}", param_hint=parameter)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -116,10 +127,7 @@ def find_function(target: str, parameter: str = "MODULE:FUNCTION") -> Callable[.
         if not hasattr(found, part):
             raise click.BadParameter(f"{name} has no {attribute}", param_hint=parameter)
         found = getattr(found, part)
-    if not callable(found):
-        raise click.BadParameter(f"{attribute} of {name} is no function", param_hint=parameter)
-    function: Callable[..., Any] = found
-    return function
+    return found
 
 
 class _Unreadable(click.ClickException):
