@@ -102,7 +102,7 @@ def test_scoped_memory_is_told_of_its_scope(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_deadlock_names_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     (deadlock,) = audited("circular_wait", monkeypatch).diagnostics
     assert deadlock.message == "deadlock: 4 ranks wait for ever"
-    assert deadlock.notes[2].startswith("rank 2 waits on received[0]")
+    assert deadlock.notes[2].startswith("rank 2 waits in call 1 on received[0]")
 
 
 def test_a_run_that_does_not_show_its_finding_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_circular_wait_is_a_deadlock() -> None:
     ]
     (found,) = diagnose(report, program)
     assert (found.code, found.message) == ("RS501", "deadlock: 3 ranks wait for ever")
-    assert found.notes[0] == "rank 0 waits on credit[0] (credit): it holds 0 and needs 1"
+    assert found.notes[0] == "rank 0 waits in call 1 on credit[0] (credit): it holds 0 and needs 1"
     assert found.primary is not None and found.primary.span == span
     assert found.secondary == ()
 
