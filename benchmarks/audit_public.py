@@ -90,8 +90,11 @@ class Auditor:
                 self.last = None
                 if "shard_map" in text and self.pattern not in self.title:
                     continue
-                with _quietly(), contextlib.suppress(Exception):
-                    exec(compile(text, str(path), "exec"), space)
+                try:
+                    with _quietly():
+                        exec(compile(text, str(path), "exec"), space)
+                except Exception as error:  # the page's code is not ours
+                    print(f"{self.title}: {error!r}"[:300], file=sys.stderr)
 
     def jax_all_gather(self) -> None:
         import jax
@@ -154,7 +157,6 @@ class Auditor:
             plain, products = importlib.import_module("collectives"), importlib.import_module("collective_matmul")
         mesh = {"i": 4}
         one = {"mesh_axes": mesh, "args": ["f32[64,8,128]"], "in_specs": "i", "out_specs": "i"}
-        two = {"mesh_axes": mesh, "args": ["bf16[128,512]", "bf16[512,512]"], "in_specs": ("-,i", "-,i")}
         self.title = "TPU-Collectives exchange"
         self.judge(
             plain.exchange_with_neighbor_pallas_launch, {**one, "expect": plain.exchange_with_neighbor_reference}
@@ -167,15 +169,21 @@ class Auditor:
                 self.title = f"TPU-Collectives {name}, {rounds} rounds"
                 launch = getattr(plain, f"{name}_pallas_launch")
                 self.judge(functools.partial(launch, loop_iters=rounds), {**one, "expect": expect})
-            for name, out in (("all_gather_matmul", "-,i"), ("matmul_reduce_scatter", "-,i")):
+            rows, depth, width = products.N_BATCH, products.K1, 4 * products.K2  # of the whole mesh
+            for name, shapes, specs in (
+                ("all_gather_matmul", ((rows, depth), (depth, width)), ("-,i", "-,i")),
+                ("matmul_reduce_scatter", ((rows, width), (width, depth)), ("-,i", "i")),
+            ):
                 self.title = f"TPU-Collectives {name}, {rounds} rounds"
                 launch = getattr(products, f"{name}_pallas_launch")
-                expect = getattr(products, f"{name}_reference")
-                specs = ("-,i", "-,i") if name == "all_gather_matmul" else ("-,i", "i")
-                self.judge(
-                    functools.partial(launch, loop_iters=rounds),
-                    {**two, "in_specs": specs, "out_specs": out, "expect": expect},
-                )
+                asked = {
+                    "mesh_axes": mesh,
+                    "args": [f"bf16[{a},{b}]" for a, b in shapes],
+                    "in_specs": specs,
+                    "out_specs": "-,i",
+                    "expect": getattr(products, f"{name}_reference"),
+                }
+                self.judge(functools.partial(launch, loop_iters=rounds), asked)
 
     # -- what becomes of them
 

@@ -45,9 +45,25 @@ EXPECTED: dict[str, dict[str, tuple[str, ...]]] = {
     "bad_kernel_inside": {
         **dict.fromkeys(
             (
-                "jit remat custom_vjp custom_jvp backward scan fori while_ cond_true map_ named_call closed_call run_state "
-                "linear custom_root jac debug optimization_barrier"
-            ).split(),
+                "jit",
+                "remat",
+                "custom_vjp",
+                "custom_jvp",
+                "backward",
+                "scan",
+                "fori",
+                "while_",
+                "cond_true",
+                "map_",
+                "named_call",
+                "closed_call",
+                "run_state",
+                "linear",
+                "custom_root",
+                "jac",
+                "debug",
+                "optimization_barrier",
+            ),
             (WRONG, UNDECIDED),
         ),
         "scan_zero": (RIGHT,),
