@@ -107,13 +107,21 @@ def _of_blocks(form: Form, names: Names, places: Places) -> KernelMemory:
         if output >= 0 and output in form.aliases:
             operand = refs[form.aliases[output]]
             if not is_whole or operand.role == "window":
-                raise Undecided("input_output_aliases of a block of the grid", places.call)
+                raise Undecided(
+                    "input_output_aliases of a block of the grid",
+                    places.call,
+                    "give the operand whole, in HBM (memory_space=pl.ANY)",
+                )
             if ref.space not in ("vmem", "smem") or operand.space != ref.space:
                 ref = _shared(refs, form.aliases[output], variable, places)
         elif not is_whole:
             ref = replace(ref, role="window")
             if ref.space not in ("vmem", "smem"):
-                raise Undecided(f"{ref.name} is a block of an array that is not copied into VMEM", places.call)
+                raise Undecided(
+                    f"{ref.name} is a block of an array that is not copied into VMEM",
+                    places.call,
+                    "give the operand whole, in HBM (memory_space=pl.ANY), and slice its ref",
+                )
         refs.append(ref)
         blocks.append(GridBlock(ref, mapping, output >= 0, output if output >= 0 else number, is_whole))
     scalars = ((k, ref) for k, ref in enumerate(refs) if ref.role == "operand" and ref.space == "smem")
@@ -135,10 +143,16 @@ def _shared(refs: list[Buffer], number: int, variable: Any, places: Places) -> B
     operand = refs[number]
     result = buffer(operand.name, variable.aval, "shared")
     if operand.role != "operand" or operand.shape != result.shape:
-        raise Undecided("input_output_aliases of an operand that is no whole array in HBM", places.call)
+        raise Undecided(
+            "input_output_aliases of an operand that is no whole array in HBM",
+            places.call,
+            "give the operand whole, in HBM (memory_space=pl.ANY), and with the shape of the result",
+        )
     if {operand.space, result.space} - {"hbm", "any"}:
         raise Undecided(
-            "input_output_aliases of an operand in HBM and a result that is not, or the reverse", places.call
+            "input_output_aliases of an operand in HBM and a result that is not, or the reverse",
+            places.call,
+            "one memory space for both",
         )
     refs[number] = result
     return result

@@ -25,7 +25,7 @@ from ringsched.auditing.recorded import Access, Copy, Frame, Loaded, Recorded, S
 from ringsched.auditing.rounds import check_calls, largest_wait
 from ringsched.auditing.tracing import Device
 from ringsched.auditing.values import Checked, check_values
-from ringsched.auditing.walk import Undecided
+from ringsched.auditing.walk import MAKE_CONSTANT, Undecided
 from ringsched.auditing.words import findings
 from ringsched.diagnostics import Diagnostic, Span
 from ringsched.program.trace import SemaphoreKey, Signal, Wait
@@ -84,12 +84,20 @@ def _hazards(cores: Sequence[Extracted], mesh_axes: Mapping[str, int], asked: in
 def _check_ends(one: Extracted, sides: tuple[int, ...]) -> None:
     """Each kernel ends without the next one: else a core might wait for one that waits for the first's neighbour."""
     if len({tuple(stay.kernel for stay in stays) for stays in one.devices}) > 1:
-        raise Undecided("devices call different kernels, and two cores of each wait for each other", None)
+        raise Undecided(
+            "devices call different kernels, and two cores of each wait for each other",
+            None,
+            "let all devices call the same kernels",
+        )
     for stays in zip(*one.devices, strict=True):
         machine = Machine(lay_out([[stay] for stay in stays], sides)[0], 1)
         if any(done < len(trace) for done, trace in zip(machine.executed, machine.traces, strict=True)):
             place = one.kernels[stays[0].kernel].places.call
-            raise Undecided("a kernel ends only when the next one has begun on another device", place)
+            raise Undecided(
+                "a kernel ends only when the next one has begun on another device",
+                place,
+                "let all devices meet at the end of each kernel",
+            )
 
 
 # -- both, in the memory of a device
@@ -150,7 +158,11 @@ def _of_stay(rank: int, number: int, stay: Stay, kernel: Kernel) -> Iterator[_To
 
     def of(owner: int, region: Region, writes: bool, note: str, origin: Span | None) -> Iterator[_Touch]:
         if region.buffer.name not in refs and not _own(region.buffer):
-            raise Undecided(f"{region.buffer.name} is memory of a run_scoped that is no core's own", origin)
+            raise Undecided(
+                f"{region.buffer.name} is memory of a run_scoped that is no core's own",
+                origin,
+                "put it into scratch_shapes of the kernel, or into VMEM",
+            )
         if not _own(region.buffer) and region.elements:
             memory = "ref", refs[region.buffer.name]
             yield _Touch(
@@ -170,7 +182,7 @@ def _of_stay(rank: int, number: int, stay: Stay, kernel: Kernel) -> Iterator[_To
                 yield from of(op.rank, op.target, True, op.note, op.origin)
             case Stored():
                 if op.starts is None:
-                    raise Undecided(f"which block {op.region.buffer.name} is", kernel.places.call)
+                    raise Undecided(f"which block {op.region.buffer.name} is", kernel.places.call, MAKE_CONSTANT)
                 box = tuple(Range(start, size) for start, size in zip(op.starts, op.sizes, strict=True))
                 yield stored(op.number, box, f"the grid stores block {op.region.buffer.name}")
             case Frame() | Loaded() | Wait() | Signal():

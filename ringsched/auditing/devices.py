@@ -13,7 +13,7 @@ from ringsched.auditing import faults
 from ringsched.auditing.form import Form
 from ringsched.auditing.recorded import Fault
 from ringsched.auditing.scalars import Unknown
-from ringsched.auditing.walk import Undecided
+from ringsched.auditing.walk import MAKE_CONSTANT, Undecided
 from ringsched.diagnostics import Span
 
 
@@ -46,7 +46,11 @@ def rank_of(device: Any, kind: Any, here: Here, span: Span | None) -> int:
     else:
         parts = _leaves(device)
         if len(parts) != len(sizes):
-            raise Undecided(f"a device id of {len(parts)} numbers on a mesh of {len(sizes)} axes", span)
+            raise Undecided(
+                f"a device id of {len(parts)} numbers on a mesh of {len(sizes)} axes",
+                span,
+                "one number for each axis of the mesh, or a dict of those that differ",
+            )
         place = dict(zip(sizes, (_number(part, span) for part in parts), strict=True))
     rank = 0
     for axis, side in sizes.items():
@@ -61,7 +65,7 @@ def _logical(device: Any, here: Here, span: Span | None) -> int:
         here.flat_ids.append(span)
     parts = _leaves(device)
     if len(parts) != 1:
-        raise Undecided(f"a LOGICAL device id of {len(parts)} numbers", span)
+        raise Undecided(f"a LOGICAL device id of {len(parts)} numbers", span, "a LOGICAL device id is one number")
     number, total = _number(parts[0], span), math.prod(here.sizes.values())
     if not 0 <= number < total:
         raise Fault(faults.no_such_device(f"{number} of {total}", span, here.at))
@@ -71,7 +75,11 @@ def _logical(device: Any, here: Here, span: Span | None) -> int:
 def _set_axes(place: dict[str, int], axes: tuple[str, ...], number: int, here: Here, span: Span | None) -> None:
     """Several axes are taken as one, counted row by row."""
     if any(axis not in place for axis in axes):
-        raise Undecided(f"a device id over {', '.join(map(str, axes))}, which is no axis of the mesh", span)
+        raise Undecided(
+            f"a device id over {', '.join(map(str, axes))}, which is no axis of the mesh",
+            span,
+            "name axes of the mesh, and the core of this kernel at most",
+        )
     total = math.prod(here.sizes[axis] for axis in axes)
     if not 0 <= number < total:
         raise Fault(faults.no_such_device(f"{' × '.join(axes)} = {number} of {total}", span, here.at))
@@ -82,7 +90,7 @@ def _set_axes(place: dict[str, int], axes: tuple[str, ...], number: int, here: H
 
 def _number(value: Any, span: Span | None) -> int:
     if isinstance(value, Unknown) or np.size(value) != 1:
-        raise Undecided("a device id depends on data that the audit does not know", span)
+        raise Undecided("a device id depends on data that the audit does not know", span, MAKE_CONSTANT)
     return int(np.asarray(value).reshape(()))
 
 

@@ -95,7 +95,8 @@ def _order_unknown(devices: Sequence[Device]) -> list[Diagnostic]:
     if not repeated or len(distinct) == 1:
         return []
     reason = "a kernel is called in a long loop, and there are others"
-    return [faults.undecided(Undecided(reason, place_of(repeated[0].eqn)), {})]
+    way_on = "audit the loop alone, and the function with fewer rounds of it"
+    return [faults.undecided(Undecided(reason, place_of(repeated[0].eqn), way_on), {})]
 
 
 def _first_of_each(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
@@ -153,7 +154,7 @@ def _check_cores(walker: KernelWalker, call: Call) -> None:
     """Steps of a parallel dimension may run on two cores at once."""
     if is_shared_out(call) and any(not isinstance(op, Access) for op in walker.ops):
         reason = "a parallel dimension of the grid and semaphores, and nobody says that devices have two cores"
-        raise Undecided(reason, walker.places.call)
+        raise Undecided(reason, walker.places.call, "--cores 2 (cores=2), or dimensions that are not parallel")
 
 
 def _block_index(
@@ -182,7 +183,7 @@ def _across_devices(walkers: Sequence[KernelWalker]) -> list[Diagnostic]:
         for name, span in walker.peeked.items():
             if name in flooded:
                 reason = f"it depends on {name}, which another device writes"
-                found.append(faults.undecided(Undecided(reason, span), walker.at))
+                found.append(faults.undecided(Undecided(reason, span, MAKE_CONSTANT), walker.at))
     return found + [each for walker in walkers for each in _counted_elsewhere(walker, walkers)]
 
 

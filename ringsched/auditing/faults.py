@@ -130,7 +130,7 @@ def undecided(error: Undecided, at: Mapping[str, int]) -> Diagnostic:
         message=f"the kernel cannot be followed: {error.reason}",
         primary=label(error.span, "the audit ends here"),
         counterexample=at or None,
-        help=error.way_on or "the verdict is open: nothing was found, and nothing was proven",
+        help=error.way_on,
     )
 
 

@@ -66,7 +66,11 @@ def form_of(eqn: Any) -> Form:
         jaxpr, mapping, cores = params["jaxpr"], params["grid_mapping"], _cores(params.get("mesh"), params, place)
     elif primitive == "mpmd_map":
         if len(params["jaxprs"]) != 1 or params["external_meshes"]:
-            raise Undecided(f"{_name(eqn)} runs on several meshes of cores at once", place)
+            raise Undecided(
+                f"{_name(eqn)} runs on several meshes of cores at once",
+                place,
+                "one kernel for each mesh of cores: then each can be followed",
+            )
         aliases = {output: source for source, output in params["input_output_aliases"].items()}
         jaxpr, mapping, cores = params["jaxprs"][0], None, _cores(params["meshes"][0], params, place)
     else:
@@ -101,9 +105,17 @@ def _inner(aval: Any) -> Any:
 def _check_grid(params: Mapping[str, Any], place: Span | None) -> None:
     grid = params["grid_mapping"]
     if grid.num_dynamic_grid_bounds or grid.vmapped_dims:
-        raise Undecided("the size of its grid is not known, or vmapped", place)
+        raise Undecided(
+            "the size of its grid is not known, or vmapped",
+            place,
+            "give the grid a fixed size, and audit what jax.vmap is applied to",
+        )
     if math.prod(grid.grid) > 100_000:
-        raise Undecided("its grid has more than 100,000 steps", place)
+        raise Undecided(
+            "its grid has more than 100,000 steps",
+            place,
+            "audit smaller operands: what goes wrong does so in the first steps",
+        )
 
 
 def _cores(mesh: Any, params: Mapping[str, Any], place: Span | None) -> dict[str, int]:
@@ -114,7 +126,11 @@ def _cores(mesh: Any, params: Mapping[str, Any], place: Span | None) -> dict[str
     if not isinstance(mesh, TensorCoreMesh) or math.prod(sizes.values()) != 1:
         name = params.get("name") or "a kernel"
         cores = " × ".join(f"{axis} = {size}" for axis, size in sizes.items())
-        raise Undecided(f"{name} runs on a {type(mesh).__name__} ({cores}), whose cores the audit does not know", place)
+        raise Undecided(
+            f"{name} runs on a {type(mesh).__name__} ({cores}), whose cores the audit does not know",
+            place,
+            "run it on one TensorCore: pltpu.create_tensorcore_mesh(..., num_cores=1)",
+        )
     return dict.fromkeys(sizes, 0)
 
 

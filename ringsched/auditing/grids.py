@@ -46,12 +46,16 @@ def _cut(call: Call) -> int | None:
     kinds, sides, place = _kinds(call), call.form.grid, place_of(call.eqn)
     dimensions = [d for d, kind in enumerate(kinds) if "parallel" in kind and sides[d] > 1]
     if any("subcore" in kind for kind in kinds):
-        raise Undecided("its grid is shared out among subcores", place)
+        raise Undecided("its grid is shared out among subcores", place, "a kernel for one core at a time")
     if not dimensions:
         return None
     if len(dimensions) > 1:
-        raise Undecided("which of several parallel dimensions of the grid is cut in two", place)
+        raise Undecided(
+            "which of several parallel dimensions of the grid is cut in two",
+            place,
+            'one parallel dimension, the others "arbitrary"',
+        )
     side = sides[dimensions[0]]
     if side % CORES:
-        raise Undecided(f"how two cores share out {side} steps of the grid", place)
+        raise Undecided(f"how two cores share out {side} steps of the grid", place, "an even number of steps")
     return dimensions[0]

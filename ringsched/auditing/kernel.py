@@ -120,16 +120,22 @@ class KernelWalker(Walker):
     def _of_grid(self, numbers: tuple[int, ...], eqn: Any) -> int:
         axis: int = eqn.params["axis"]
         if axis >= len(numbers):
-            raise Undecided(f"it asks for axis {axis} of the grid, which has {len(numbers)}", self.place(eqn))
+            raise Undecided(
+                f"it asks for axis {axis} of the grid, which has {len(numbers)}",
+                self.place(eqn),
+                "ask for an axis that the grid has",
+            )
         return numbers[axis]
 
     def _no_mask(self, mask: Any, eqn: Any) -> None:
         if mask is not None:
-            raise Undecided("a load or store with a mask", self.place(eqn))
+            raise Undecided("a load or store with a mask", self.place(eqn), "load all of it and select with jnp.where")
 
     def _flag(self, value: Any, eqn: Any) -> bool:
         if isinstance(value, Unknown):
-            raise Undecided("whether a wait takes anything off its semaphore depends on data", self.place(eqn))
+            raise Undecided(
+                "whether a wait takes anything off its semaphore depends on data", self.place(eqn), MAKE_CONSTANT
+            )
         return bool(value)
 
     def _number(self, value: Any, what: str, eqn: Any) -> int:
@@ -138,7 +144,7 @@ class KernelWalker(Walker):
             raise Undecided(reason, self.place(eqn), MAKE_CONSTANT)
         number = int(value)
         if number < 0:
-            raise Undecided(f"{what} is {number}", self.place(eqn))
+            raise Undecided(f"{what} is {number}", self.place(eqn), "a number that is not negative")
         return number
 
     # -- the core's own accesses
@@ -218,7 +224,7 @@ class KernelWalker(Walker):
         span = self.place(eqn)
         source_ref, target_ref, received, sent, device = eqn.params["tree"].unflatten(values)
         if eqn.params.get("add"):
-            raise Undecided("a DMA that adds to its target", span)
+            raise Undecided("a DMA that adds to its target", span, "copy into a buffer of its own and add there")
         source, target = resolve(source_ref, span), resolve(target_ref, span)
         if source.dtype != target.dtype or source.shape != target.shape:
             raise Fault(faults.unequal(source, target, span, self.at))
@@ -267,7 +273,11 @@ class KernelWalker(Walker):
     def _count(self, region: Region, eqn: Any) -> int:
         """What a semaphore holds, if nobody else and no DMA counts on it (`_across_devices` looks at that)."""
         if region.buffer.role == "barrier":
-            raise Undecided("how far a barrier semaphore has come when it is read", self.place(eqn))
+            raise Undecided(
+                "how far a barrier semaphore has come when it is read",
+                self.place(eqn),
+                "wait for it instead of reading it",
+            )
         key = self._key(region, eqn)
         self.counted.setdefault(key, self.place(eqn))
         return self.counts[key]
@@ -275,7 +285,7 @@ class KernelWalker(Walker):
     def _signal(self, eqn: Any, values: list[Any]) -> None:
         ref, transforms, amount, device, core_index = eqn.params["args_tree"].unflatten(values)
         if core_index is not None:
-            raise Undecided("a signal to one core of several", self.place(eqn))
+            raise Undecided("a signal to one core of several", self.place(eqn), "signal the device: without core_index")
         region = view(ref, transforms, self.place(eqn))
         rank = self.rank if device is None else rank_of(device, eqn.params["device_id_type"], self, self.place(eqn))
         if device is not None:
@@ -289,11 +299,19 @@ class KernelWalker(Walker):
     def _reaches(self, buffer: Buffer, eqn: Any) -> None:
         """Memory of another device: scoped memory must be at one place there, a block of the grid is at none."""
         if buffer.role == "window":
-            raise Undecided(f"a DMA to another device's block {buffer.name} of a grid", self.place(eqn))
+            raise Undecided(
+                f"a DMA to another device's block {buffer.name} of a grid",
+                self.place(eqn),
+                "send to the whole operand or result, in HBM (memory_space=pl.ANY), or to scratch",
+            )
 
     def _key(self, region: Region, eqn: Any) -> SemaphoreKey:
         if not region.buffer.is_semaphore or region.elements != 1:
-            raise Undecided("a semaphore operation on several semaphores at once, or on none", self.place(eqn))
+            raise Undecided(
+                "a semaphore operation on several semaphores at once, or on none",
+                self.place(eqn),
+                "one semaphore at a time: index it, semaphores.at[k]",
+            )
         index = (self.form.collective_id or 0) if region.buffer.role == "barrier" else 0
         for each, side in zip(region.ranges, region.buffer.shape, strict=True):
             index = index * side + each.start
@@ -307,7 +325,11 @@ class KernelWalker(Walker):
         Not so its semaphores: they are there as long as the kernel (see `scopes.py`).
         """
         if eqn.params["collective_axes"] or any(eqn.params.get("ref_transforms", ())):
-            raise Undecided("a run_scoped that is shared between cores or transforms its refs", self.place(eqn))
+            raise Undecided(
+                "a run_scoped that is shared between cores or transforms its refs",
+                self.place(eqn),
+                "pl.run_scoped of its own on each core, without transforms",
+            )
         site, place = (id(self.form), *self.path), self.place(eqn)
         buffers = self.names.scoped(eqn, site, self._flags)
         semaphores = [buffer for buffer in buffers if buffer.is_semaphore]

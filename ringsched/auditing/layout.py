@@ -75,7 +75,7 @@ class Layout:
                     found.extend((i * inner + x, i * inner + y) for i in range(a, b) for x, y in runs)
             runs, inner = _merged(found), inner * (len(cuts) - 1)
             if len(runs) > MOST_PIECES:
-                raise Undecided(f"{region} is cut into more than {MOST_PIECES} pieces", span)
+                raise Undecided(f"{region} is cut into more than {MOST_PIECES} pieces", span, "audit smaller operands")
         return runs
 
 
@@ -117,7 +117,9 @@ def lay_out(devices: Sequence[Sequence[Stay]], sides: tuple[int, ...]) -> tuple[
             marks[buffer.name] = [{0, side} for side in buffer.shape]
         for cuts, each in zip(marks[buffer.name], ranges, strict=False):
             if each.stride > 1 and each.count > MOST_PIECES:
-                raise Undecided(f"{buffer.name} is accessed with a stride, in too many pieces", span)
+                raise Undecided(
+                    f"{buffer.name} is accessed with a stride, in too many pieces", span, "audit smaller operands"
+                )
             for first, last in _parts(each):
                 cuts.update((first, last))
 
@@ -193,7 +195,7 @@ def _copy(layout: Layout, op: Copy) -> Iterator[trace.Op]:
     if not op.amount:
         return
     if op.amount < count:
-        raise Undecided("a DMA has more pieces than bytes", op.origin)
+        raise Undecided("a DMA has more pieces than bytes", op.origin, "send contiguous rows")
     sources += [trace.Block(op.source.buffer.name + MARK, 0, 0)] * (count - len(sources))
     targets += [trace.Block(op.target.buffer.name + MARK, 0, 0)] * (count - len(targets))
     share, rest = divmod(op.amount, count)

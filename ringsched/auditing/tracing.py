@@ -23,7 +23,7 @@ from ringsched.auditing.exchange import COLLECTIVES
 from ringsched.auditing.form import KERNELS, OPAQUE, Form, calls_kernel, form_of
 from ringsched.auditing.places import place_of, sub_jaxprs
 from ringsched.auditing.scalars import MOST_ELEMENTS, Unknown, known
-from ringsched.auditing.walk import Reference, Undecided, Walker
+from ringsched.auditing.walk import MAKE_CONSTANT, Reference, Undecided, Walker
 from ringsched.diagnostics import Span
 
 CHIP = "TPU v5p"
@@ -233,7 +233,11 @@ class _Finder(Walker):
             case name if name in KERNELS:
                 return self._call(eqn, values)
             case name if name in OPAQUE:
-                raise Undecided(f"the operation `{name}` calls code that the audit does not see", self.place(eqn))
+                raise Undecided(
+                    f"the operation `{name}` calls code that the audit does not see",
+                    self.place(eqn),
+                    "audit a function that leaves it out, and check it by itself",
+                )
             case "shard_map":
                 return self._shard_map(eqn, values)
             case "new_ref":
@@ -261,13 +265,19 @@ class _Finder(Walker):
 
     def _call(self, eqn: Any, values: list[Any]) -> list[Any]:
         if len(self.calls) >= MOST_CALLS:
-            raise Undecided(f"it calls more than {MOST_CALLS} kernels", self.place(eqn))
+            raise Undecided(
+                f"it calls more than {MOST_CALLS} kernels",
+                self.place(eqn),
+                "audit a part of the function: its calls repeat",
+            )
         form = self._forms.get(id(eqn)) or self._forms.setdefault(id(eqn), form_of(eqn))
         if not form.in_place and any(isinstance(value, Cell) for value in values):
-            raise Undecided(f"{form.name} is given a ref as an operand", self.place(eqn))
+            raise Undecided(
+                f"{form.name} is given a ref as an operand", self.place(eqn), "give it the array, and let it return one"
+            )
         cells = [value for value in values if isinstance(value, Cell)]
         if len({id(cell) for cell in cells}) < len(cells):
-            raise Undecided(f"{form.name} is given one ref twice", self.place(eqn))
+            raise Undecided(f"{form.name} is given one ref twice", self.place(eqn), "give it the ref once")
         operands = tuple(value.value if isinstance(value, Cell) else value for value in values)
         results = [KernelResult(len(self.calls), number) for number in range(len(form.results))]
         self.calls.append(Call(eqn, form, operands, self._repeats > 0))
@@ -335,16 +345,18 @@ class _Finder(Walker):
         return [cell.value for cell in cells]
 
     def open_choice(self, eqn: Any, values: list[Any]) -> list[Any]:
-        raise Undecided("whether it calls a kernel depends on data", self.place(eqn))
+        raise Undecided("whether it calls a kernel depends on data", self.place(eqn), MAKE_CONSTANT)
 
     def _other(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Operations that carry a jaxpr in a way of their own may call a kernel in it, who knows when."""
         if calls_kernel(eqn):
-            raise Undecided(f"the operation `{eqn.primitive.name}` calls a kernel", self.place(eqn))
+            raise Undecided(
+                f"the operation `{eqn.primitive.name}` calls a kernel", self.place(eqn), "call the kernel outside of it"
+            )
         unknown = [effect for effect in eqn.effects if type(effect).__name__ not in _HARMLESS]
         if unknown:
             reason = f"the operation `{eqn.primitive.name}` has an effect that the audit does not know"
-            raise Undecided(reason, self.place(eqn))
+            raise Undecided(reason, self.place(eqn), "leave it out of what is audited: it cannot be seen what it does")
         return super()._other(eqn, self._let_go(values))
 
     def _let_go(self, values: list[Any]) -> list[Any]:

@@ -30,10 +30,14 @@ def resolve(ref: Any, span: Span | None) -> Region:
     if ref.multiref:
         select, *rest = transforms
         if not isinstance(select, types.SelectTransform):
-            raise Undecided(f"the view `{type(select).__name__}` of several refs is not known to the audit", span)
+            raise Undecided(
+                f"the view `{type(select).__name__}` of several refs is not known to the audit",
+                span,
+                "select one of them first: pl.select_ref",
+            )
         which = _number(select.idx, span)
         if not 0 <= which < len(base):
-            raise Undecided(f"it selects ref {which} of {len(base)}", span)
+            raise Undecided(f"it selects ref {which} of {len(base)}", span, "select one that is there")
         base, transforms = base[which], tuple(rest)
     return view(base, transforms, span)
 
@@ -54,13 +58,21 @@ def view(buffer: Any, transforms: Sequence[Any], span: Span | None) -> Region:
             case types.BitcastTransform():
                 found.bitcast(transform.dtype)
             case _:
-                raise Undecided(f"the view `{type(transform).__name__}` of a ref is not known to the audit", span)
+                raise Undecided(
+                    f"the view `{type(transform).__name__}` of a ref is not known to the audit",
+                    span,
+                    "index, reshape, transpose and bitcast of a ref can be followed",
+                )
     return found.region()
 
 
 def _known(ref: Any, span: Span | None) -> Buffer:
     if not isinstance(ref, Buffer):
-        raise Undecided("it uses a ref that the audit does not know", span)
+        raise Undecided(
+            "it uses a ref that the audit does not know",
+            span,
+            "give it to the kernel as an operand, or allocate it in scratch_shapes",
+        )
     return ref
 
 
@@ -93,13 +105,17 @@ class _View:
         self.dtype = self.buffer.dtype
 
     def refuse(self, what: str) -> Undecided:
-        return Undecided(f"{self.buffer.name} is {what} in a way that the audit does not follow", self.span)
+        return Undecided(
+            f"{self.buffer.name} is {what} in a way that the audit does not follow",
+            self.span,
+            "take the slice of the ref first, and whole words of it",
+        )
 
     # -- indexing
 
     def index(self, indexer: Any) -> None:
         if tuple(indexer.int_indexer_shape):
-            raise Undecided("a ref is indexed by an array", self.span)
+            raise Undecided("a ref is indexed by an array", self.span, "a loop over its numbers, one slice for each")
         left: list[_Axis] = []
         for number, (axis, index) in enumerate(zip(self.axes, indexer.indices, strict=True)):
             side = _size(axis)
@@ -250,5 +266,5 @@ def _number(value: Any, span: Span | None) -> int:
     if isinstance(value, Unknown | Reference):
         raise Undecided("an index depends on data that the audit does not know", span, MAKE_CONSTANT)
     if np.ndim(value):
-        raise Undecided("a ref is indexed by an array", span)
+        raise Undecided("a ref is indexed by an array", span, "a loop over its numbers, one slice for each")
     return int(value)

@@ -44,10 +44,10 @@ _HARMLESS = {
 class Undecided(Exception):
     """The walker does not know how it goes on; `reason` completes "cannot be followed: …".
 
-    `way_on`: what the user can do about it, where something can be done.
+    `way_on`: what the user can do so that it is decided.
     """
 
-    def __init__(self, reason: str, span: Span | None, way_on: str | None = None) -> None:
+    def __init__(self, reason: str, span: Span | None, way_on: str) -> None:
         self.reason, self.span, self.way_on = reason, span, way_on
         super().__init__(reason)
 
@@ -89,7 +89,11 @@ class Walker:
         for eqn in jaxpr.eqns:
             self.steps += 1
             if self.steps > MOST_STEPS:
-                raise Undecided(f"it executes more than {MOST_STEPS} operations on a device", self.place(eqn))
+                raise Undecided(
+                    f"it executes more than {MOST_STEPS} operations on a device",
+                    self.place(eqn),
+                    "audit smaller operands, or fewer rounds: what repeats goes wrong early",
+                )
             self.path.append(id(eqn))
             results = self._step(eqn, [read(atom) for atom in eqn.invars])
             self.path.pop()
@@ -127,7 +131,11 @@ class Walker:
         if self.refuse_unknown:
             touches = any(isinstance(value, Reference) for value in values)
             if (touches or eqn.effects) and name not in _HARMLESS:
-                raise Undecided(f"the operation `{name}` is not known to the audit", self.place(eqn))
+                raise Undecided(
+                    f"the operation `{name}` is not known to the audit",
+                    self.place(eqn),
+                    "leave it out of what is audited: compute it before the kernel, or after it",
+                )
         if len(eqn.outvars) == 1 and hasattr(eqn.outvars[0].aval, "shape"):
             aval = eqn.outvars[0].aval
             kinds = [getattr(atom.aval, "dtype", None) for atom in eqn.invars]
@@ -140,7 +148,9 @@ class Walker:
         flat = 0
         for name in names if isinstance(names, tuple) else (names,):
             if name not in self.coordinates:
-                raise Undecided(f"axis {name!r} is no axis of the mesh", self.place(eqn))
+                raise Undecided(
+                    f"axis {name!r} is no axis of the mesh", self.place(eqn), "name the axis with --mesh (mesh_axes=)"
+                )
             flat = flat * self.sizes[name] + self.coordinates[name]
         return flat
 
