@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax._src.mesh import empty_abstract_mesh
 from jax._src.state.indexing import Slice
 from jax.sharding import PartitionSpec
 
@@ -127,7 +128,8 @@ def _traced(
                 out_specs=specs_of(out_specs, mesh_axes),
                 check_vma=check_vma,
             )
-            with jax.sharding.use_abstract_mesh(mesh):
+            # A mesh that the caller has set (jax.set_mesh) is not the function's: it could only have as many devices.
+            with jax.sharding.use_abstract_mesh(empty_abstract_mesh), jax.sharding.use_abstract_mesh(mesh):
                 return jax.make_jaxpr(sharded)(*shapes)
         except AuditError:
             raise

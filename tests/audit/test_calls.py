@@ -84,3 +84,12 @@ def test_more_units_than_calls_can_be_looked_at_is_undecided() -> None:
     report = audited(500, credit=False)
     assert report.verdict == "undecided"
     assert "RS702" in {found.code for found in report.diagnostics}
+
+
+@pytest.mark.parametrize("units", [2])
+@pytest.mark.parametrize("sides", [(1,), (1, 1)])
+def test_a_mesh_that_the_caller_has_set_is_of_no_matter(units: int, sides: tuple[int, ...]) -> None:
+    mesh = jax.make_mesh(sides, ("i", "j")[: len(sides)], devices=jax.devices()[:1])
+    with jax.sharding.set_mesh(mesh):
+        assert audited(units, credit=True).verdict == "right"
+        assert audited(units, credit=False).verdict == "wrong"
