@@ -43,12 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.jax is not None:
         for name in JAX_TESTS:
             auditor.tests(given.jax / "tests" / "pallas", name)
-        auditor.page(given.jax / "docs" / "pallas" / "tpu" / "distributed.md")
         auditor.jax_all_gather()
     if given.tpu_inference is not None:
         auditor.tpu_inference(given.tpu_inference)
     if given.tpu_collectives is not None:
         auditor.tpu_collectives(given.tpu_collectives)
+    if given.jax is not None:  # last: the page sets a mesh for all that follows
+        auditor.page(given.jax / "docs" / "pallas" / "tpu" / "distributed.md")
     return 0
 
 

@@ -639,8 +639,8 @@ _code(
     "remote access before entry",
     "A write reaches the memory of a device that may not have entered the kernel yet, or has not left the last call.",
     "Before that the memory belongs to something else. The first remote access has to wait for a signal "
-    "of the device "
-    "that it goes to.",
+    "of the device that it goes to. A kernel without any barrier of its own gets one of all devices from the "
+    "compiler, unless it says skip_device_barrier.",
     "lowering: {barrier: none}",
     "lowering: {barrier: writers}",
 )
@@ -728,8 +728,8 @@ _code(
 
 _code(
     "RS432",
-    "a DMA between different sizes",
-    "Source and target of a DMA differ in the number of elements or in dtype.",
+    "a DMA between different shapes",
+    "Source and target of a DMA differ in shape or in dtype.",
     "A DMA moves bytes as they are. The compiler may refuse it, or one end counts other bytes than are waited for.",
     "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 16)], semaphore)",
     "make_async_copy(x_ref.at[pl.ds(0, 8)], buffer.at[pl.ds(0, 8)], semaphore)",
@@ -1043,7 +1043,7 @@ _code(
     "a kernel that cannot be followed",
     "The audit walks the traced kernel on every device with its scalars evaluated. Here it came to something that it "
     "cannot evaluate, such as a condition on data, or to an operation that it does not know.",
-    "Undecided is not right: what comes after that place was not looked at.",
+    "Undecided is not right: what comes after that place was not looked at. The help says what makes it decided.",
     "@pl.when(x_ref[0, 0] > 0)      # whether the DMA starts hangs on data\ndef _(): copy.start()",
     "copy.start()                   # every device starts it",
 )
