@@ -827,6 +827,15 @@ copy.wait()
 )
 
 _code(
+    "RS506",
+    "a loop that never ends",
+    "A loop of the kernel, or beside it, comes to a round that leaves everything as it was, and its condition holds.",
+    "The device stays in it for ever, and all that wait for the device with it. So it is with the operands tried.",
+    "lax.while_loop(lambda t: t >= 0, lambda t: t * 1, x)",
+    "lax.while_loop(lambda t: t >= 0, lambda t: t - 1, x)",
+)
+
+_code(
     "RS521",
     "collective_id and barrier do not go together",
     "A kernel that takes the barrier semaphore needs a collective_id, and one that has a collective_id has to use it.",

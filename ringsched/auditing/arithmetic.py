@@ -1,14 +1,11 @@
-"""jaxpr, arrays  →  arrays: what the operations of a kernel compute, in exact arithmetic where that is possible.
-
-Floats of every width are held as float64 and never rounded to a narrower type, so sums and products of small integers
-are exact and do not depend on their order. Integers and bools are what they are in the kernel.
-"""
+"""jaxpr, arrays  →  arrays: what the operations of a kernel compute, in exact arithmetic where that is possible."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,131 +13,188 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import core
 
+from ringsched.auditing.bits import recast, repacked
+from ringsched.auditing.numbers import Numbers, Untold, as_array, carrier, numbers, stacked, taint_of
+from ringsched.auditing.rounding import Rounding
 from ringsched.auditing.scalars import OPERATIONS, Unsupported
+from ringsched.auditing.taint import EXACT, tainted
 from ringsched.auditing.walk import CALLS, inner_jaxpr, opened
 
 MOST_ROUNDS = 100_000  # of a loop whose end depends on data
 
 
-class Untold(Exception):
-    """An operation whose results are not known here; `reason` completes "values are not known: …"."""
+class Endless(Exception):
+    """A loop that repeats itself: with these operands it never ends."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    def __init__(self, eqn: Any) -> None:
+        self.eqn = eqn
+        super().__init__("a loop never ends")
 
 
-def carrier(dtype: Any) -> np.dtype[Any]:
-    """The dtype that holds values of a kernel's dtype here."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return np.dtype(np.float64)
-    if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
-        kind: np.dtype[Any] = np.dtype(dtype)
-        return kind
-    raise Untold(f"values of dtype {dtype}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where operations are performed. `place`: the device's index on each mesh axis; `rounding`: None for none."""
+
+    place: Mapping[str, int] | None = None
+    rounding: Rounding | None = None
+
+
+NOWHERE = Setting()
 
 
 def run(
-    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], place: Mapping[str, int] | None = None
+    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], rounding: Rounding | None = None
 ) -> list[np.ndarray]:
-    """The results of a jaxpr without effects. place: this device's index on each mesh axis. Raises Untold."""
-    env: dict[Any, np.ndarray] = {}
+    """The results of a jaxpr without effects. Raises Untold, Endless."""
+    inner = [*jaxpr.constvars, *jaxpr.invars]
+    values = [Numbers(as_array(x, v.aval.dtype)) for v, x in zip(inner, [*consts, *arguments], strict=True)]
+    return [found.values for found in _evaluate(jaxpr, values, Setting(rounding=rounding))]
 
-    def read(atom: Any) -> np.ndarray:
-        return as_array(atom.val, atom.aval.dtype) if isinstance(atom, core.Literal) else env[atom]
 
-    for variable, value in zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True):
-        env[variable] = as_array(value, variable.aval.dtype)
+def _evaluate(jaxpr: Any, values: Sequence[Numbers], setting: Setting) -> list[Numbers]:
+    """values: of its constants, then of its arguments."""
+    env: dict[Any, Numbers] = dict(zip([*jaxpr.constvars, *jaxpr.invars], values, strict=True))
+
+    def read(atom: Any) -> Numbers:
+        return Numbers(as_array(atom.val, atom.aval.dtype)) if isinstance(atom, core.Literal) else env[atom]
+
     for eqn in jaxpr.eqns:
-        results = perform(eqn, [read(atom) for atom in eqn.invars], place)
+        results = perform(eqn, [read(atom) for atom in eqn.invars], setting)
         env.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def as_array(value: Any, dtype: Any) -> np.ndarray:
-    """A number or array of a kernel in the form that it has here."""
-    return np.asarray(value).astype(carrier(dtype), copy=False)
-
-
-def perform(eqn: Any, operands: list[np.ndarray], place: Mapping[str, int] | None = None) -> list[np.ndarray]:
-    """The results of one operation. Raises Untold."""
+def perform(eqn: Any, operands: list[Numbers], setting: Setting) -> list[Numbers]:
+    """The results of one operation. Raises Untold, Endless."""
     name, params = eqn.primitive.name, eqn.params
     match name:
         case "cond":
             which, *rest = operands
             branches = params["branches"]
-            return _enter(branches[min(max(int(which), 0), len(branches) - 1)], rest, place)
+            taken = branches[min(max(int(which.values), 0), len(branches) - 1)]
+            return [each.tainted(which.worst) for each in _enter(taken, rest, setting)]
         case "while":
-            return _while(params, operands, place)
+            return _while(eqn, operands, setting)
         case "scan":
-            return _scan(params, operands, place)
+            return _scan(params, operands, setting)
         case "axis_index":
-            if place is None or params["axis_name"] not in place:
+            if setting.place is None or params["axis_name"] not in setting.place:
                 raise Untold(f"axis {params['axis_name']!r} is not known")
-            return [as_array(place[params["axis_name"]], np.int32)]
+            return [Numbers(as_array(setting.place[params["axis_name"]], np.int32))]
+        case "bitcast" | "bitcast_convert_type":
+            return [_bitcast(name, eqn, operands[0])]
+        case "split":
+            cuts = list(itertools.accumulate(params["sizes"]))[:-1]
+            taints = np.split(taint_of(operands[0]), cuts, axis=params["axis"])
+            parts = np.split(operands[0].values, cuts, axis=params["axis"])
+            return [numbers(part, taint) for part, taint in zip(parts, taints, strict=True)]
     if name in CALLS:
         inner = inner_jaxpr(params)
         if inner is not None and len(opened(inner)[0].invars) == len(operands):
-            return _enter(inner, operands, place)
-    if name == "split":
-        cuts = list(itertools.accumulate(params["sizes"]))[:-1]
-        return list(np.split(operands[0], cuts, axis=params["axis"]))
+            return _enter(inner, operands, setting)
     operation = _MORE.get(name) or _EXACT.get(name)
     if operation is None or len(eqn.outvars) != 1:
-        return _by_jax(eqn, operands)
+        return _by_jax(eqn, operands, setting)
     aval = eqn.outvars[0].aval
+    known = {**params, "aval": aval, "kind": eqn.invars and eqn.invars[0].aval}
+    arrays = [each.values for each in operands]
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(operation(operands, {**params, "aval": aval, "kind": eqn.invars and eqn.invars[0].aval}))
+            found = np.asarray(operation(arrays, known))
+            scale = _scale(name, operation, arrays, known) if setting.rounding is not None else None
+        taint = tainted(name, operation, operands, known, aval.shape)
     except Unsupported:
         raise Untold(f"the operation `{name}` on these operands") from None
-    return [as_array(found, aval.dtype).reshape(aval.shape)]
+    values = as_array(found, aval.dtype).reshape(aval.shape)
+    if setting.rounding is not None and name not in EXACT:
+        values = setting.rounding(values, None if scale is None else scale.reshape(aval.shape))
+    return [Numbers(values, taint)]
 
 
-def _by_jax(eqn: Any, operands: list[np.ndarray]) -> list[np.ndarray]:
+def _scale(
+    name: str, operation: Callable[..., Any], operands: Sequence[np.ndarray], params: dict[str, Any]
+) -> np.ndarray | None:
+    """The size of what an operation adds up, which its result does not tell where something cancels."""
+    if name not in ("add", "add_any", "cumsum", "dot_general", "reduce_sum", "sub"):
+        return None
+    if params["aval"].dtype.kind in "biu":
+        return None
+    sizes = [np.abs(each) for each in operands]
+    return np.asarray(sizes[0] + sizes[1] if name == "sub" else operation(sizes, params))
+
+
+def _by_jax(eqn: Any, operands: list[Numbers], setting: Setting) -> list[Numbers]:
     """As jax computes it, in 64 bits."""
+    name = eqn.primitive.name
     if eqn.effects or any(hasattr(opened(v)[0], "eqns") for v in eqn.params.values()):
-        raise Untold(f"the operation `{eqn.primitive.name}`")
+        raise Untold(f"the operation `{name}`")
+    if any(each.taint is not None for each in operands):
+        raise Untold(f"what the operation `{name}` makes of memory that nothing has written")
     try:
         with jax.enable_x64(True):
-            found = eqn.primitive.bind(*(jnp.asarray(each) for each in operands), **eqn.params)
+            found = eqn.primitive.bind(*(jnp.asarray(each.values) for each in operands), **eqn.params)
     # A primitive that has no meaning outside a kernel says so in its own way.
     except Exception:
-        raise Untold(f"the operation `{eqn.primitive.name}`") from None
+        raise Untold(f"the operation `{name}`") from None
     results = found if eqn.primitive.multiple_results else [found]
-    return [as_array(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
+    arrays = [as_array(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
+    return [Numbers(each if setting.rounding is None else setting.rounding(each)) for each in arrays]
 
 
-def _enter(closed: Any, values: Sequence[Any], place: Mapping[str, int] | None) -> list[np.ndarray]:
+def _enter(closed: Any, values: Sequence[Numbers], setting: Setting) -> list[Numbers]:
     jaxpr, consts = opened(closed)
-    return run(jaxpr, consts, values, place)
+    constants = [Numbers(as_array(x, v.aval.dtype)) for v, x in zip(jaxpr.constvars, consts, strict=True)]
+    return _evaluate(jaxpr, [*constants, *values], setting)
 
 
-def _while(params: Any, operands: list[np.ndarray], place: Mapping[str, int] | None) -> list[np.ndarray]:
+def _while(eqn: Any, operands: list[Numbers], setting: Setting) -> list[Numbers]:
+    params = eqn.params
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     tested, constant, carry = operands[:first], operands[first:second], operands[second:]
     for _ in range(MOST_ROUNDS):
-        (more,) = _enter(params["cond_jaxpr"], [*tested, *carry], place)
-        if not bool(more):
+        (more,) = _enter(params["cond_jaxpr"], [*tested, *carry], setting)
+        if more.worst:
+            raise Untold("how often a loop runs hangs on memory that nothing has written", may_hang=True)
+        if not bool(more.values):
             return carry
-        carry = _enter(params["body_jaxpr"], [*constant, *carry], place)
-    raise Untold(f"a loop of more than {MOST_ROUNDS} rounds")
+        before, carry = carry, _enter(params["body_jaxpr"], [*constant, *carry], setting)
+        if all(map(_unchanged, before, carry)):
+            raise Endless(eqn)
+    raise Untold(f"a loop of more than {MOST_ROUNDS} rounds, which need not end", may_hang=True)
 
 
-def _scan(params: Any, operands: list[np.ndarray], place: Mapping[str, int] | None) -> list[np.ndarray]:
+def _unchanged(before: Numbers, after: Numbers) -> bool:
+    return bool(np.array_equal(before.values, after.values, equal_nan=before.values.dtype.kind == "f"))
+
+
+def _scan(params: Any, operands: list[Numbers], setting: Setting) -> list[Numbers]:
     first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    constant, carry, stacked = operands[:first], operands[first:second], operands[second:]
+    constant, carry, columns = operands[:first], operands[first:second], operands[second:]
     length = int(params["length"])
-    rounds: list[list[np.ndarray]] = []
+    rounds: list[list[Numbers]] = []
     for turn in reversed(range(length)) if params["reverse"] else range(length):
-        results = _enter(params["jaxpr"], [*constant, *carry, *(each[turn] for each in stacked)], place)
+        results = _enter(params["jaxpr"], [*constant, *carry, *(each[turn] for each in columns)], setting)
         carry = results[: params["num_carry"]]
         rounds.append(results[params["num_carry"] :])
     if params["reverse"]:
         rounds.reverse()
     if not rounds and len(params["jaxpr"].jaxpr.outvars) > len(carry):
         raise Untold("a loop without rounds")
-    return [*carry, *(np.stack(each) for each in zip(*rounds, strict=True))]
+    return [*carry, *(stacked(each) for each in zip(*rounds, strict=True))]
+
+
+def _bitcast(name: str, eqn: Any, x: Numbers) -> Numbers:
+    """Elements of another width lie along the second-last dimension (`pltpu.bitcast`) or the last (`jax.lax`)."""
+    old, new, shape = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype, eqn.outvars[0].aval.shape
+    if np.dtype(old).itemsize == np.dtype(new).itemsize:
+        return recast(x, old, new)
+    if name == "bitcast":
+        return repacked(x, old, new)
+    if np.dtype(old).itemsize > np.dtype(new).itemsize:  # [...] → [..., ratio]
+        found = repacked(x[..., None, None], old, new)
+    else:
+        found = repacked(x[..., None], old, new)
+    return numbers(found.values.reshape(shape), taint_of(found).reshape(shape))
 
 
 # -- operations that scalars.py does not have, or means for indices only
@@ -169,18 +223,6 @@ def _converted(v: list[np.ndarray], p: dict[str, Any]) -> np.ndarray:
             raise Unsupported
         x = np.trunc(x).astype(np.int64)
     found: np.ndarray = x.astype(to)
-    return found
-
-
-def _bitcast(v: list[np.ndarray], p: dict[str, Any]) -> np.ndarray:
-    """Through the bits of the kernel's own dtype; exact for what that can hold."""
-    source, target = np.dtype(p["kind"].dtype), np.dtype(p["aval"].dtype)
-    if source.itemsize != target.itemsize:
-        raise Unsupported
-    bits = v[0].astype(source)
-    if not np.array_equal(bits.astype(v[0].dtype), v[0]):
-        raise Unsupported
-    found: np.ndarray = np.ascontiguousarray(bits).view(target).astype(carrier(target))
     return found
 
 
@@ -233,7 +275,6 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _MORE: dict[str, _Operation] = {
     "dot_general": _dot,
     "convert_element_type": _converted,
-    "bitcast_convert_type": _bitcast,
     "select_n": _selected,
     "iota": _iota,
     "dynamic_update_slice": _updated,

@@ -19,7 +19,7 @@ from ringsched.auditing.manners import shared_ids
 from ringsched.auditing.rounds import FEWEST, check_calls, largest_wait
 from ringsched.auditing.scopes import on_shared_flags, outside_scopes, sharing
 from ringsched.auditing.tracing import CHIP, AuditError, Device, find_calls
-from ringsched.auditing.values import Values, check_values
+from ringsched.auditing.values import Checked, Values, check_values
 from ringsched.auditing.walk import Undecided
 from ringsched.auditing.words import Words, findings
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, exit_code, render
@@ -28,6 +28,7 @@ from ringsched.schedule.loader import sources
 from ringsched.verify.hazards import check_hazards
 
 Verdict = Literal["right", "wrong", "undecided"]
+AFTER_FINDINGS = Checked(values="not checked", reason="after what was found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class AuditReport:
     diagnostics: tuple[Diagnostic, ...]
     seconds: float
     values: Values = "not checked"
+    values_reason: str | None = None  # why they are not checked, or not known
 
     @property
     def verdict(self) -> Verdict:
@@ -70,6 +72,7 @@ class AuditReport:
             "calls": self.calls,
             "verdict": self.verdict,
             "values": self.values,
+            "values_reason": self.values_reason,
             "seconds": round(self.seconds, 3),
             "diagnostics": [_json(diagnostic) for diagnostic in self.diagnostics],
         }
@@ -87,7 +90,8 @@ class AuditReport:
             "races, deadlock, leftovers, bounds" if not count else f"{count} {'finding' if count == 1 else 'findings'}"
         )
         devices = f"{self.devices} {'device' if self.devices == 1 else 'devices'}"
-        checked = f"{what}; {self.calls} calls in a row; values {self.values}"
+        why = f": {self.values_reason}" if self.values_reason else ""
+        checked = f"{what}; {self.calls} calls in a row; values {self.values}{why}"
         return f"{self.kernel}: {self.verdict} on {devices} ({checked}) in {self.seconds:.2f} s"
 
 
@@ -108,7 +112,7 @@ def audit(
         raise AuditError(f"a device has 1 or {CORES} cores, not {cores}")
     start = time.perf_counter()
     names: tuple[str, ...] = ()
-    values: Values = "not checked"
+    values = AFTER_FINDINGS
     in_a_row = calls or FEWEST
     try:
         found = find_calls(function, mesh_axes, args, in_specs, out_specs, chip, cores)
@@ -123,7 +127,8 @@ def audit(
         calls=in_a_row,
         diagnostics=tuple(diagnostics),
         seconds=time.perf_counter() - start,
-        values=values,
+        values=values.values,
+        values_reason=values.reason,
     )
 
 
@@ -134,13 +139,13 @@ def _check(
     expect: Expect | None,
     chip: str,
     cores: int,
-) -> tuple[list[Diagnostic], Values, int]:
+) -> tuple[list[Diagnostic], Checked, int]:
     """With two cores in a device, a parallel grid may run on both, or on one in sequence: either has to be right."""
     told, values, in_a_row = _check_on_one(found, mesh_axes, calls, expect, chip, cores)
     if cores == 1 or exit_code(told) != EXIT_RIGHT:
         return told, values, in_a_row
     checked = check_cores(found, mesh_axes, calls, expect)
-    return [*told, *checked.findings], checked.values if checked.findings else values, in_a_row
+    return [*told, *checked.findings], checked if checked.findings else values, in_a_row
 
 
 def _check_on_one(
@@ -150,11 +155,11 @@ def _check_on_one(
     expect: Expect | None,
     chip: str,
     cores: int,
-) -> tuple[list[Diagnostic], Values, int]:
+) -> tuple[list[Diagnostic], Checked, int]:
     """All steps of a grid on one core of each device."""
     extracted = extract(found, mesh_axes, chip_of(chip), cores=cores)
     if not extracted.complete:
-        return list(extracted.findings), "not checked", asked or FEWEST
+        return list(extracted.findings), AFTER_FINDINGS, asked or FEWEST
     execution, layout = lay_out(extracted.devices, tuple(mesh_axes.values()))
     report, calls, enough = check_calls(execution, extracted.devices, asked)
     told = findings(report, execution, layout, mesh_axes, calls)
@@ -164,10 +169,10 @@ def _check_on_one(
     if not told and not enough:
         told = [faults.more_calls(calls, largest_wait(extracted.devices))]
     if not report.ok or exit_code([*extracted.findings, *told]) != EXIT_RIGHT:
-        return [*extracted.findings, *told], "not checked", calls
+        return [*extracted.findings, *told], AFTER_FINDINGS, calls
     checked = check_values(extracted.devices, found, mesh_axes, expect)
     wrong = _with_flat_ids(list(checked.findings), extracted, mesh_axes)
-    return [*extracted.findings, *told, *wrong], checked.values, calls
+    return [*extracted.findings, *told, *wrong], checked, calls
 
 
 def _beside_scopes(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ringsched.auditing.arithmetic import Untold
+from ringsched.auditing.numbers import Numbers, Untold, numbers, taint_of
 
 COLLECTIVES = (
     "all_gather",
@@ -42,12 +42,25 @@ def group_of(params: Mapping[str, Any], place: Mapping[str, int], sizes: Mapping
     return ranks, own
 
 
-def exchanged(name: str, params: Mapping[str, Any], operands: Sequence[np.ndarray], own: int) -> np.ndarray:
+def exchanged(name: str, params: Mapping[str, Any], operands: Sequence[Numbers], own: int) -> Numbers:
     """operands: of the group, in order; own: the place in it of the device that asks. Raises Untold."""
+    values = _exchanged(name, params, [each.values for each in operands], own, np.sum)
+    if all(each.taint is None for each in operands):
+        return Numbers(values)
+    # What is reduced of taints is the worst of them, whatever is reduced of the values.
+    worst = "pmax" if name in ("pmax", "pmin") else name
+    return numbers(values, _exchanged(worst, params, [taint_of(each) for each in operands], own, np.max))
+
+
+def _exchanged(
+    name: str, params: Mapping[str, Any], operands: Sequence[np.ndarray], own: int, total: Callable[..., Any]
+) -> np.ndarray:
+    """total: of the group, for sums."""
     count = len(operands)
+    kind = {"dtype": operands[0].dtype} if total is np.sum else {}
     match name:
         case "psum" | "psum_invariant":
-            return np.asarray(np.sum(operands, axis=0, dtype=operands[0].dtype))
+            return np.asarray(total(operands, axis=0, **kind))
         case "pmax":
             return np.asarray(np.max(operands, axis=0))
         case "pmin":
@@ -56,9 +69,9 @@ def exchanged(name: str, params: Mapping[str, Any], operands: Sequence[np.ndarra
             axis = params["all_gather_dimension"]
             return np.concatenate(operands, axis) if params["tiled"] else np.stack(operands, axis)
         case "reduce_scatter":
-            total = np.sum(operands, axis=0, dtype=operands[0].dtype)
+            whole = total(operands, axis=0, **kind)
             axis = params["scatter_dimension"]
-            return np.split(total, count, axis)[own] if params["tiled"] else np.take(total, own, axis)
+            return np.split(whole, count, axis)[own] if params["tiled"] else np.take(whole, own, axis)
         case "ppermute":
             sources = [source for source, target in params["perm"] if target == own]
             return operands[sources[0]] if sources else np.zeros_like(operands[own])

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ringsched.auditing.arithmetic import carrier, run
+from ringsched.auditing.arithmetic import run
+from ringsched.auditing.rounding import Rounding
+from ringsched.auditing.taint import MOVES
 from ringsched.auditing.tracing import AuditError
-
-LARGEST = 100  # of the arguments' integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,29 +31,13 @@ class Collective:
 Expect = Callable[..., Any] | str | Collective
 
 
-def arguments_of(shards: Sequence[Any], ranks: int, seed: int = 1) -> list[list[np.ndarray]]:
-    """Random small integers for each rank's shards, not zero; whatever the dtype, none is rounded."""
-    random = np.random.default_rng(seed)
-    return [[_integers(random, shard) for shard in shards] for _ in range(ranks)]
-
-
-def _integers(random: np.random.Generator, shard: Any) -> np.ndarray:
-    dtype = carrier(shard.dtype)
-    if dtype.kind == "b":
-        return np.asarray(random.integers(0, 2, shard.shape)).astype(bool)
-    values: np.ndarray = random.integers(1, LARGEST + 1, shard.shape)
-    if dtype.kind != "u":
-        values = values * random.choice([-1, 1], shard.shape)
-    found: np.ndarray = values.astype(dtype, copy=False)
-    return found
-
-
 def expected(
     expect: Expect,
     mesh_axes: Mapping[str, int],
     shards: Sequence[Any],
     arguments: Sequence[Sequence[np.ndarray]],
     results: Sequence[Sequence[tuple[int, ...]]],
+    rounding: Rounding | None = None,
 ) -> list[list[np.ndarray]]:
     """For each rank, what `expect` returns there. results: the shapes that the function returns on each rank.
 
@@ -64,20 +48,33 @@ def expected(
     if isinstance(expect, Collective):
         return _collective(expect, arguments, results)
     sides = tuple(mesh_axes.values())
+    closed = _mapped(expect, mesh_axes, shards)
+    joined = [np.stack(each).reshape(*sides, *each[0].shape) for each in zip(*arguments, strict=True)]
+    found = run(closed.jaxpr, closed.consts, joined, rounding)
+    ranks = math.prod(sides)
+    return [[each.reshape(ranks, *each.shape[len(sides) :])[rank] for each in found] for rank in range(ranks)]
+
+
+def _mapped(expect: Callable[..., Any], mesh_axes: Mapping[str, int], shards: Sequence[Any]) -> Any:
+    """As a jaxpr over the shards of all ranks. Raises AuditError."""
     mapped = expect
     for axis, size in reversed(list(mesh_axes.items())):
         mapped = jax.vmap(mapped, axis_name=axis, axis_size=size)
-    stacked = [jax.ShapeDtypeStruct((*sides, *shard.shape), shard.dtype) for shard in shards]
+    stacked = [jax.ShapeDtypeStruct((*mesh_axes.values(), *shard.shape), shard.dtype) for shard in shards]
     try:
-        closed = jax.make_jaxpr(mapped)(*stacked)
+        return jax.make_jaxpr(mapped)(*stacked)
     # The function is the user's and may raise anything.
     except Exception as error:
         text = str(error).split("\n\n")[0].strip()
         raise AuditError(f"expect cannot be traced: {type(error).__name__}: {text}") from error
-    joined = [np.stack(each).reshape(*sides, *each[0].shape) for each in zip(*arguments, strict=True)]
-    found = run(closed.jaxpr, closed.consts, joined)
-    ranks = math.prod(sides)
-    return [[each.reshape(ranks, *each.shape[len(sides) :])[rank] for each in found] for rank in range(ranks)]
+
+
+def moves_and_adds(expect: Expect | None, mesh_axes: Mapping[str, int], shards: Sequence[Any]) -> bool:
+    """Whether it only moves elements and adds them up: then it says what becomes of not-a-number and infinity."""
+    if expect is None or isinstance(expect, str | Collective):
+        return expect is not None
+    closed = _mapped(expect, mesh_axes, shards)
+    return all(eqn.primitive.name in (*MOVES, "add", "add_any", "gather", "reduce_sum", "split") for eqn in closed.eqns)
 
 
 def _collective(

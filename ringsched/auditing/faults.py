@@ -228,6 +228,16 @@ def wrong_value(
     )
 
 
+def endless(span: Span | None, at: Mapping[str, int]) -> Diagnostic:
+    return Diagnostic(
+        code="RS506",
+        message="a loop never ends: a round leaves everything as it was, and the next one comes",
+        primary=label(span, "the loop"),
+        counterexample=at,
+        help="let every round come nearer to the end, or count the rounds",
+    )
+
+
 def values_open(reason: str) -> Diagnostic:
     return Diagnostic(
         code="RS703",

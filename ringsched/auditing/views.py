@@ -184,7 +184,12 @@ class _View:
         self.dtype = np.dtype(dtype)
         if old == new:
             return
-        if len(self.axes) < 2:
+        rows, columns = len(self.buffer.shape) - 2, len(self.buffer.shape) - 1
+        if (
+            len(self.axes) < 2
+            or any(factor.dimension not in (rows, None) for factor in self.axes[-2][-1:])
+            or any(factor.dimension != columns for factor in self.axes[-1])
+        ):
             raise self.refuse("bitcast")
         axis = list(self.axes[-2])
         if new < old:
