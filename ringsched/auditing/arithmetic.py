@@ -107,7 +107,7 @@ def perform(eqn: Any, operands: list[Numbers], setting: Setting) -> list[Numbers
         raise Untold(f"the operation `{name}` on these operands") from None
     values = as_array(found, aval.dtype).reshape(aval.shape)
     if setting.rounding is not None and name not in EXACT:
-        values = setting.rounding(values, None if scale is None else scale.reshape(aval.shape))
+        values = setting.rounding(values, arrays, None if scale is None else scale.reshape(aval.shape))
     return [Numbers(values, taint)]
 
 
@@ -138,7 +138,9 @@ def _by_jax(eqn: Any, operands: list[Numbers], setting: Setting) -> list[Numbers
         raise Untold(f"the operation `{name}`") from None
     results = found if eqn.primitive.multiple_results else [found]
     arrays = [as_array(r, v.aval.dtype) for r, v in zip(results, eqn.outvars, strict=True)]
-    return [Numbers(each if setting.rounding is None else setting.rounding(each)) for each in arrays]
+    if setting.rounding is None:
+        return [Numbers(each) for each in arrays]
+    return [Numbers(setting.rounding(each, [operand.values for operand in operands])) for each in arrays]
 
 
 def _enter(closed: Any, values: Sequence[Numbers], setting: Setting) -> list[Numbers]:

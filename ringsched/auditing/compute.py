@@ -343,8 +343,7 @@ class _Device:
             case Constant():
                 return _known(node.value, node.value.dtype)
             case Added():
-                left, right = self._part(node.left), self._part(node.right)
-                return numbers(left.values + right.values, np.maximum(taint_of(left), taint_of(right)))
+                return self._sum(self._part(node.left), self._part(node.right))
             case Stacked():
                 return stacked([self._part(each) for each in node.parts])
             case Part():
@@ -361,6 +360,14 @@ class _Device:
             case _:
                 raise Untold("a value that the audit did not follow")
 
+    def _sum(self, left: Numbers, right: Numbers) -> Numbers:
+        with np.errstate(all="ignore"):
+            total = np.asarray(left.values + right.values)
+            if self.world.rounding is not None:
+                size = np.abs(left.values) + np.abs(right.values)
+                total = self.world.rounding(total, [left.values, right.values], size)
+        return numbers(total, np.maximum(taint_of(left), taint_of(right)))
+
     def _exchange(self, node: Exchanged) -> Numbers:
         """All devices of the group come upon the same collectives in the same order, or it would hang."""
         ranks, own = group_of(node.eqn.params, self.place, self.world.sizes)
@@ -371,7 +378,7 @@ class _Device:
                 raise Untold(f"not all devices take part in the `{node.eqn.primitive.name}`", may_hang=True)
             dtype = node.eqn.invars[node.number].aval.dtype
             operands.append(thread.value(thread.exchanges[node.key].operands[node.number], dtype))
-        return exchanged(node.eqn.primitive.name, node.eqn.params, operands, own)
+        return exchanged(node.eqn.primitive.name, node.eqn.params, operands, own, self.world.rounding)
 
     def _part(self, value: Any, dtype: Any = None) -> Numbers:
         if isinstance(value, Unknown):

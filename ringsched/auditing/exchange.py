@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ringsched.auditing.numbers import Numbers, Untold, numbers, taint_of
+from ringsched.auditing.rounding import Rounding
 
 COLLECTIVES = (
     "all_gather",
@@ -42,9 +43,15 @@ def group_of(params: Mapping[str, Any], place: Mapping[str, int], sizes: Mapping
     return ranks, own
 
 
-def exchanged(name: str, params: Mapping[str, Any], operands: Sequence[Numbers], own: int) -> Numbers:
+def exchanged(
+    name: str, params: Mapping[str, Any], operands: Sequence[Numbers], own: int, rounding: Rounding | None
+) -> Numbers:
     """operands: of the group, in order; own: the place in it of the device that asks. Raises Untold."""
-    values = _exchanged(name, params, [each.values for each in operands], own, np.sum)
+    arrays = [each.values for each in operands]
+    with np.errstate(all="ignore"):
+        values = _exchanged(name, params, arrays, own, np.sum)
+        if rounding is not None and name in ("psum", "psum_invariant", "reduce_scatter"):
+            values = rounding(values, arrays, _exchanged(name, params, [np.abs(each) for each in arrays], own, np.sum))
     if all(each.taint is None for each in operands):
         return Numbers(values)
     # What is reduced of taints is the worst of them, whatever is reduced of the values.

@@ -46,7 +46,7 @@ def expected(
     if isinstance(expect, str):
         expect = Collective(kind=expect)
     if isinstance(expect, Collective):
-        return _collective(expect, arguments, results)
+        return _collective(expect, arguments, results, rounding)
     sides = tuple(mesh_axes.values())
     closed = _mapped(expect, mesh_axes, shards)
     joined = [np.stack(each).reshape(*sides, *each[0].shape) for each in zip(*arguments, strict=True)]
@@ -78,7 +78,10 @@ def moves_and_adds(expect: Expect | None, mesh_axes: Mapping[str, int], shards: 
 
 
 def _collective(
-    collective: Collective, arguments: Sequence[Sequence[np.ndarray]], results: Sequence[Sequence[tuple[int, ...]]]
+    collective: Collective,
+    arguments: Sequence[Sequence[np.ndarray]],
+    results: Sequence[Sequence[tuple[int, ...]]],
+    rounding: Rounding | None,
 ) -> list[list[np.ndarray]]:
     """In the shape that the function returns."""
     name = collective.kind
@@ -90,6 +93,10 @@ def _collective(
     if name in SPLITTING and (shards.ndim < 2 or shards.shape[1] % len(shards)):
         raise AuditError(f"{name} on {len(shards)} devices splits dimension 0 of {shards.shape[1:]}")
     found = COLLECTIVES[name](shards, collective)
+    if rounding is not None and name in SUMS:
+        with np.errstate(all="ignore"):
+            sizes = COLLECTIVES[name](np.abs(shards), collective)
+        found = [rounding(each, [shards], size) for each, size in zip(found, sizes, strict=True)]
     for rank, each in enumerate(found):
         if each.size != math.prod(results[rank][0]):
             raise AuditError(f"{name} of {shards.shape[1:]} has {each.size} elements, the result {results[rank][0]}")
@@ -98,7 +105,8 @@ def _collective(
 
 def _sum(x: np.ndarray) -> np.ndarray:
     """Of all ranks; small integers wrap, as they do in the kernel."""
-    total: np.ndarray = x.sum(axis=0, dtype=x.dtype)
+    with np.errstate(all="ignore"):
+        total: np.ndarray = x.sum(axis=0, dtype=x.dtype)
     return total
 
 
@@ -113,6 +121,7 @@ def _permuted(x: np.ndarray, permutation: tuple[int, ...]) -> list[np.ndarray]:
     return found
 
 
+SUMS = ("reduce_scatter", "all_reduce", "reduce")
 SPLITTING = ("reduce_scatter", "all_to_all", "scatter")
 COLLECTIVES: dict[str, Callable[[np.ndarray, Collective], Sequence[np.ndarray]]] = {
     "all_gather": lambda x, c: [x] * len(x),

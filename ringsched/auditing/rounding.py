@@ -15,7 +15,7 @@ import numpy as np
 NOISE = 2.0**-40  # relative; float64 rounds by 2^-53
 RUNS = 4
 APART = 8.0  # times the spread of both sides
-LARGEST = 2.0**53  # integers up to here are exact
+LARGEST = 2.0**53  # sums and products of integers up to here are exact
 
 
 class Rounding:
@@ -24,17 +24,25 @@ class Rounding:
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
-    def __call__(self, values: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
-        """scale: of what was added up to each, where that may be more than the sum."""
+    def __call__(
+        self, values: np.ndarray, operands: Sequence[np.ndarray], scale: np.ndarray | None = None
+    ) -> np.ndarray:
+        """What an operation has made of operands. scale: of what was added up to each, where that may be more."""
         if values.dtype.kind != "f":
             return values
         with np.errstate(all="ignore"):
             size = np.abs(values) if scale is None else np.maximum(scale, np.abs(values))
-            inexact = np.isfinite(values) & np.isfinite(size) & ((values != np.rint(values)) | (size >= LARGEST))
+            inexact = np.isfinite(values) & np.isfinite(size)
+            if all(map(_whole, operands)):
+                inexact &= (values != np.rint(values)) | (size >= LARGEST)
             if not inexact.any():
                 return values
             moved = values + size * (NOISE * self.random.uniform(-1, 1, values.shape))
         return np.where(inexact, moved, values)
+
+
+def _whole(values: np.ndarray) -> bool:
+    return values.dtype.kind != "f" or bool(np.all(values == np.rint(values)))
 
 
 def same(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -196,22 +196,63 @@ _Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]  # `each` values, and th
 
 
 def groups_of(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...]) -> _Groups:
-    """More than one group where the guard looks at the `each` value."""
-    if transfer.each is None:
+    """More than one group where the guard looks at the `each` value, or not all send as many blocks."""
+    statement = transfer.statement
+    uneven = _uneven(flat, statement)
+    if transfer.each is None or statement.each is None:
         senders = _senders(flat, transfer, ranks, None)
-        return [((0,), senders)] if senders else []
+        parts = _alike(flat, transfer, senders, None) if uneven else [senders]
+        return [((0,), part) for part in parts if part]
     values = range(transfer.each[0], transfer.each[1] + 1)
-    if not any(transfer.statement.each.var in names(c) for c in transfer.statement.when):  # type: ignore[union-attr]
+    if not uneven and not any(statement.each.var in names(c) for c in statement.when):
         senders = _senders(flat, transfer, ranks, values[0]) if values else ()
         return [(tuple(values), senders)] if senders else []
     groups: list[tuple[list[int], tuple[int, ...]]] = []
     for value in values:
         senders = _senders(flat, transfer, ranks, value)
-        if senders and groups and groups[-1][1] == senders and groups[-1][0][-1] == value - 1:
-            groups[-1][0].append(value)
-        elif senders:
-            groups.append(([value], senders))
+        for part in _alike(flat, transfer, senders, value) if uneven else [senders]:
+            if part and not uneven and groups and groups[-1][1] == part and groups[-1][0][-1] == value - 1:
+                groups[-1][0].append(value)
+            elif part:
+                groups.append(([value], part))
     return [(tuple(v), senders) for v, senders in groups]
+
+
+def _uneven(flat: FlatSchedule, statement: Transfer) -> bool:
+    """Whether how much is sent depends on who sends it, or on the `each` value."""
+    own = {"r", *flat.topology.coordinates} | ({statement.each.var} if statement.each is not None else set())
+    bounds = [bound for part in statement.chunk.index if isinstance(part, Slice) for bound in (part.start, part.stop)]
+    return any(bound is not None and names(bound) & own for bound in bounds)
+
+
+def _alike(
+    flat: FlatSchedule, transfer: FlatTransfer, senders: tuple[int, ...], value: int | None
+) -> list[tuple[int, ...]]:
+    """The senders by what they send: as many blocks, equally deep. Those that send nothing are left out."""
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for sender in senders:
+        env = {**transfer.env, **flat.topology.environment(sender)}
+        if transfer.statement.each is not None and value is not None:
+            env[transfer.statement.each.var] = value
+        counts = lengths(flat, transfer.statement.chunk, env)
+        if 0 not in counts:
+            parts.setdefault(counts, []).append(sender)
+    return [tuple(part) for part in parts.values()]
+
+
+def lengths(flat: FlatSchedule, chunk: ChunkRef, env: dict[str, int]) -> tuple[int, ...]:
+    """In each dimension that `pieces` counts."""
+    dims, index = flat.promise.dims, list(chunk.index)
+    while index and _whole(index[-1], dims[len(index) - 1], env):
+        index.pop()
+    return tuple(_length(part, dims[d], env) for d, part in enumerate(index))
+
+
+def _length(part: Expr | Slice, size: int, env: dict[str, int]) -> int:
+    if not isinstance(part, Slice):
+        return 1
+    first = integer(part.start, env) if part.start is not None else 0
+    return max(0, (integer(part.stop, env) if part.stop is not None else size) - first)
 
 
 def _senders(flat: FlatSchedule, transfer: FlatTransfer, ranks: tuple[int, ...], value: int | None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from ringsched.expr import Expr, Int, Var, binary, names, show, substitute
 from ringsched.lower.holes import StepCode
-from ringsched.lower.lanes import Lanes, Piece, Use, flat_rank, pieces
+from ringsched.lower.lanes import Lanes, Piece, Use, flat_rank, lengths, pieces
 from ringsched.lower.places import Operand, Place, Result, Slot
 from ringsched.lower.plan import LanePlan, Plan
 from ringsched.program.program import Region
@@ -48,9 +48,10 @@ class Naming:
         """The leading chunk indices of a block, as this rank names it; `received`: as its sender sent it."""
         lane = self.lanes.lanes[use.lane]
         env = self._bindings(code, use, value)
-        key = (use.lane, piece, received, tuple(env.items()))
+        sample = self.lanes.bind(use, use.senders[0], use.values[0])
+        counts = lengths(self.lanes.flat, lane.statement.chunk, sample)  # which block a number is depends on them
+        key = (use.lane, piece, received, counts, tuple(env.items()))
         if key not in self.known:
-            sample = self.lanes.bind(use, use.senders[0], use.values[0])
             exprs = pieces(self.lanes.flat, lane.statement.chunk, sample, self.lanes.rotation)[piece][1]
             at: dict[str, Expr] = {}
             if received and lane.statement in self.lanes.arriving:
