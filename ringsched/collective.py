@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ringsched.codegen.outside import function_name
 from ringsched.diagnostics import DiagnosticError
 from ringsched.expr import Var
 from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
@@ -47,7 +48,8 @@ class Collective:
     fixed: dict[str, int]
     debug: bool = False
     backend: str = "pallas"
-    _modules: dict[tuple[tuple[str, int], ...], types.ModuleType] = field(default_factory=dict)
+    # of each size: the module, and what it calls the function
+    _modules: dict[tuple[tuple[str, int], ...], tuple[types.ModuleType, str]] = field(default_factory=dict)
 
     @property
     def __name__(self) -> str:
@@ -83,7 +85,7 @@ class Collective:
         groups = options.get("axis_index_groups")
         if groups is not None:
             sides = (max(map(len, groups), default=0),)
-        function = self._function(self._sizes(sides), self.schedule.name)
+        function = self._function(self._sizes(sides))
         return function(*arguments[:count], axis_name, *rest[1:], **options)
 
     def on(self, mesh: Any, axis_name: str | Sequence[str] | None = None, **options: Any) -> Callable[..., Any]:
@@ -95,7 +97,7 @@ class Collective:
             axis_name = mesh.axis_names if len(mesh.axis_names) > 1 else mesh.axis_names[0]
         names = (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
         sizes = self._sizes(tuple(mesh.shape[name] for name in names))
-        function = self._function(sizes, f"{self.schedule.name}_sharded")
+        function = self._function(sizes, "_sharded")
         tell(self.check(mesh, names))
         return lambda *operands: function(*operands, mesh=mesh, axis_name=axis_name, **options)
 
@@ -148,11 +150,15 @@ class Collective:
         topology = topology_of(schedule, {p.name: p.value for p in schedule.parameters})
         return topology.ranks == math.prod(found)
 
-    def _function(self, sizes: dict[str, int], name: str) -> Callable[..., Any]:
+    def _function(self, sizes: dict[str, int], kind: str = "") -> Callable[..., Any]:
+        """kind: what is behind its name in the module."""
         key = tuple(sorted(sizes.items()))
         if key not in self._modules:
-            self._modules[key] = as_module(self.source(**sizes), self.schedule.name, key)
-        function: Callable[..., Any] = getattr(self._modules[key], name)
+            source = self.source(**sizes)
+            name = function_name(source, self.schedule.name)
+            self._modules[key] = as_module(source, self.schedule.name, key), name
+        module, name = self._modules[key]
+        function: Callable[..., Any] = getattr(module, f"{name}{kind}")
         return function
 
 

@@ -70,17 +70,6 @@ def listed(key: str, rows: list[str]) -> Iterator[str]:
     yield "    ],"
 
 
-def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
-    """The docstring of a module, of which `facts` are a table."""
-    lines: list[str] = ['"""' + heading, ""]
-    width = max(len(key) for key, _ in facts)
-    for key, value in facts:
-        first, *rest = paragraph(value) if len(value) > 60 else [value]
-        lines.append(f"{key:<{width}}  {first}")
-        lines.extend(f"{'':<{width}}  {line}" for line in rest)
-    return [*lines, "", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
-
-
 def spaced(lines: list[str]) -> str:
     """Blank lines as a formatter has them: none at a block's start, one around nested functions, two between others."""
     kept: list[str] = []

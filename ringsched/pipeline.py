@@ -18,12 +18,13 @@ Program of our own making that is not right raises `InternalError`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
 from ringsched.codegen.module import Kernel, chain_text, module_text
+from ringsched.codegen.outside import function_name, names_of, spelt, with_names_spelt
 from ringsched.diagnostics import Diagnostic, DiagnosticError, InternalError, Label
 from ringsched.lower.chain import PROVEN_LAYERS, chain_program, decisions, finishing
 from ringsched.lower.lanes import find_lanes
@@ -41,6 +42,7 @@ from ringsched.verify.dataflow import findings_of, is_symmetric, smallest_failin
 from ringsched.verify.hazard_diagnostics import diagnose
 from ringsched.verify.hazards import check_hazards
 from ringsched.verify.values import NotComparable, WrongValue, check_values
+from ringsched.xla.constants import named_sides
 from ringsched.xla.exchange import Exchange
 from ringsched.xla.lower import exchange_of
 
@@ -112,6 +114,11 @@ class Compiled:
     backward: Proven | None
     source: str
 
+    @property
+    def function(self) -> str:
+        """What the module calls the schedule's function."""
+        return function_name(self.source, self.proven.schedule.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledChain:
@@ -119,6 +126,11 @@ class CompiledChain:
 
     proven: ProvenChain
     source: str
+
+    @property
+    def function(self) -> str:
+        """What the module calls the chain's function."""
+        return function_name(self.source, self.proven.schedule.name)
 
 
 AnyCompiled = Compiled | CompiledChain
@@ -138,6 +150,11 @@ class Portable:
     @property
     def topology(self) -> Topology:
         return self.flat.topology
+
+    @property
+    def function(self) -> str:
+        """What the module calls the schedule's function."""
+        return function_name(self.source, self.schedule.name)
 
 
 def open_schedule(
@@ -324,15 +341,18 @@ def compile_schedule(schedule: Schedule | Chain, *, debug: bool = False) -> Comp
         facts = _facts(chain, None)
         exchanges = _exchanges(schedule, [link.flat for link in chain.links])
         heading = _heading(chain.topology, "Chain of products")
-        source = chain_text(chain.lowered.program, schedule, exchanges, heading=heading, facts=facts, debug=debug)
+        names = frozenset[str]().union(*(names_of(link.flat) for link in chain.links))
+        program = with_names_spelt(chain.lowered.program, names)
+        named = replace(schedule, name=spelt(schedule.name))
+        source = chain_text(program, named, exchanges, heading=heading, facts=facts, debug=debug)
         return CompiledChain(proven=chain, source=source)
     proven = prove(schedule)
     backward = prove_transpose(proven)
     source = module_text(
         _kernel(proven),
         _kernel(backward) if backward else None,
-        exchange_of(proven.flat),
-        name=schedule.name,
+        _exchange(proven.flat),
+        name=spelt(schedule.name),
         heading=_heading(proven.topology, _title(proven.flat)),
         facts=_facts(proven, backward),
         debug=debug,
@@ -351,7 +371,7 @@ def compile_portable(schedule: Schedule | Chain) -> Portable:
     flat = _right_flow(schedule)
     heading = _heading(flat.topology, _title(flat))
     facts.append(("gradient", "by the transfers, backwards"))
-    source = module_text(None, None, exchange_of(flat), name=schedule.name, heading=heading, facts=facts)
+    source = module_text(None, None, _exchange(flat), name=spelt(schedule.name), heading=heading, facts=facts)
     return Portable(schedule=schedule, flat=flat, source=source)
 
 
@@ -361,19 +381,29 @@ def _port_chain(chain: Chain, facts: list[tuple[str, str]]) -> Portable:
     check_links(chain, topology, flats)
     facts.append(("gradient", "by jax.lax" if chain.activation == "whole" else "by jax"))
     heading = _heading(topology, "Chain of products")
-    source = chain_text(None, chain, _exchanges(chain, flats), heading=heading, facts=facts)
+    named = replace(chain, name=spelt(chain.name))
+    source = chain_text(None, named, _exchanges(chain, flats), heading=heading, facts=facts)
     return Portable(schedule=chain, flat=flats[-1], source=source)
 
 
 def _exchanges(chain: Chain, flats: Sequence[FlatSchedule]) -> list[Exchange]:
     """Those of a chain's links, whose text may name the parameters of the chain."""
     parameters = {p.name for p in chain.parameters}
-    return [exchange_of(flat, parameters) for flat in flats]
+    return [_exchange(flat, parameters) for flat in flats]
+
+
+def _exchange(flat: FlatSchedule, parameters: Collection[str] | None = None) -> Exchange:
+    """As it goes into text: the writer's names are spelt so that they cannot be the module's own."""
+    own = named_sides(flat.topology).keys() & flat.env.keys()  # both call a side by one name
+    names = names_of(flat) - own
+    named = None if parameters is None else {spelt(name) if name in names else name for name in parameters}
+    return exchange_of(with_names_spelt(flat, names), named)
 
 
 def _kernel(proven: Proven) -> Kernel:
     memory = proven.flat.schedule.lowering.memory
     program, promise = proven.lowered.program, proven.flat.promise
+    program = with_names_spelt(program, names_of(proven.flat))
     return Kernel(program=program, promise=promise, memory=memory, compute=proven.flat.schedule.compute)
 
 

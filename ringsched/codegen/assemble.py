@@ -12,6 +12,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ringsched.codegen.outside import quoted, settled
+from ringsched.lines import paragraph
+
 MARKER = "# ==== marker ====\n"
 
 # In the order in which a formatter has them. The names that a line brings, and the line.
@@ -49,12 +52,24 @@ class _Piece:
     uses: frozenset[str]
 
 
+def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
+    """The docstring of a module, of which `facts` are a table: text from outside, names of files among it."""
+    lines: list[str] = ['"""' + heading, ""]
+    width = max(len(key) for key, _ in facts)
+    for key, fact in facts:
+        value = quoted(fact)
+        first, *rest = paragraph(value) if len(value) > 60 else [value]
+        lines.append(f"{key:<{width}}  {first}")
+        lines.extend(f"{'':<{width}}  {line}" for line in rest)
+    return [*lines, "", f'Inside jax.shard_map: y = {name}({operands}, axis_name="i")', '"""', ""]
+
+
 def module_of(docstring: Sequence[str], own: str, fixed: Iterable[tuple[str, str]]) -> str:
-    """fixed: packages and names of files, in their order in the module."""
+    """fixed: packages and names of files, in their order in the module. Names from outside are settled here."""
     text = _reachable(own, [_fixed_part(*file) for file in fixed])
     body = f"{own}\n\n{text}"
-    used = _used(ast.parse(body))
-    return "\n".join([*docstring, *_imports(used), "", body])
+    tree = ast.parse(body)
+    return settled("\n".join([*docstring, *_imports(_used(tree)), "", body]), tree)
 
 
 def _imports(used: frozenset[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ringsched.codegen.assemble import module_of
+from ringsched.codegen.assemble import header, module_of
 from ringsched.codegen.chain import Texts
 from ringsched.codegen.kernel import ADDING, COPYING, Arguments, kernel_lines
 from ringsched.codegen.local import LocalProduct
@@ -22,7 +22,7 @@ from ringsched.codegen.multiply import Product
 from ringsched.codegen.shapes import Shape
 from ringsched.collectives import REDUCING, Promise
 from ringsched.expr import Expr, lookups, names, show
-from ringsched.lines import WIDTH, call, header, listed, spaced
+from ringsched.lines import WIDTH, call, listed, spaced
 from ringsched.program.printer import peer_text
 from ringsched.program.program import BARRIER, Instruction, Program, Signal, Wait, When
 from ringsched.program.tables import Table as KernelTable
@@ -67,9 +67,10 @@ def module_text(
         return _product_text(forward, backward, exchange, name, heading, facts, debug)
     translator = translator_of(exchange)
     steps = Steps(exchange=exchange, translator=translator).lines()
+    collective = _collective(exchange, translator, forward, backward)
     shape = Shape(name=name, promise=exchange.flat.promise, kernel=forward is not None)
     lines = [*constant_lines(exchange, translator), "", "", *shape.public(), "", "", *shape.sharded()]
-    lines += ["", "", *_collective(exchange, translator, forward, backward)]
+    lines += ["", "", *collective]
     for kernel, body, spec in ((forward, "_kernel", "_SPEC"), (backward, "_transpose_kernel", "_TRANSPOSE_SPEC")):
         if kernel is not None:
             arguments = ADDING if kernel.promise.kind in REDUCING else COPYING

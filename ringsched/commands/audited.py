@@ -99,7 +99,7 @@ def request_for(compiled: AnyCompiled) -> Request:
     operands = fitting(compiled, (), dtype="float32", smallest=True)
     return Request(
         source=compiled.source,
-        function=compiled.proven.schedule.name,
+        function=compiled.function,
         kind=promise.kind,
         root=promise.root,
         permutation=tuple(promise.permutation),

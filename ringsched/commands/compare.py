@@ -166,7 +166,7 @@ def figures_of(other: Other, operands: Sequence[Operand], target: str, cores: in
             given = fitting(other.compiled, operands, dtype=operands[0].dtype, smallest=False)
         except DiagnosticError as error:
             raise _misfit(other.label, texts, error.diagnostics[0].message) from None
-        source, function, sides = other.compiled.source, proven.schedule.name, proven.topology.sides
+        source, function, sides = other.compiled.source, other.compiled.function, proven.topology.sides
     try:
         report = compile_for_target(
             source=source, function=function, sides=sides, operands=given, target=target, cores=cores

@@ -280,7 +280,7 @@ def decisions_text(decisions: Sequence[Decision]) -> str:
 def _compile_for(target: str, compiled: AnyCompiled, operands: tuple[Operand, ...], cores: str | None) -> TargetReport:
     return compile_for_target(
         source=compiled.source,
-        function=compiled.proven.schedule.name,
+        function=compiled.function,
         sides=compiled.proven.topology.sides,
         topology=compiled.proven.topology,
         operands=operands,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import click
 
+from ringsched.codegen.outside import function_name
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import exit_status, print_json, progress, say, show
 from ringsched.commands.settings import Settings, parse_settings
@@ -111,7 +112,7 @@ def _run(
         return EXIT_RIGHT
     report = run_kernel(
         source,
-        function=schedule.name,
+        function=function_name(source, schedule.name),
         promise=promise,
         compute=compute,
         layers=layers,

@@ -23,7 +23,6 @@ from ringsched.xla.exchange import Exchange, Loop, Message, Own, Round, Shift, S
 from ringsched.xla.products import first_products, interleaved, own_chunks
 from ringsched.xla.rounds import rounds
 from ringsched.xla.shifts import Turn, shift_of, substituted
-from ringsched.xla.words import RESERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ def exchange_of(flat: FlatSchedule, parameters: Collection[str] | None = None) -
     named = tuple(
         name
         for name, value in flat.env.items()
-        if name not in RESERVED and sides.get(name, value) == value and (parameters is None or name in parameters)
+        if sides.get(name, value) == value and (parameters is None or name in parameters)
     )
     numbered = [_turns(flat.steps[number], list(resolver.step(number))) for number in range(len(flat.steps))]
     steps = [step for step in numbered if step]
@@ -144,7 +143,7 @@ def _loop(flat: FlatSchedule, parameters: tuple[str, ...], run: _Run) -> Loop | 
     own = next(name for name in run.variables if name is not None)
     first = run.turns[0][run.variables.index(own)].transfer.env[own]
     var = own
-    while var in RESERVED or var in parameters:
+    while var in parameters:
         var += "_"
     shifts: list[Message] = []
     for position, name in enumerate(run.variables):

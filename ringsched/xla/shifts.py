@@ -18,7 +18,6 @@ from ringsched.schedule.schedule import Range, Slice
 from ringsched.topology import Topology
 from ringsched.verify.resolve import Move, strides
 from ringsched.xla.exchange import Index, Pairs, Shift
-from ringsched.xla.words import RESERVED
 
 Names = Mapping[str, Expr | int]
 
@@ -69,7 +68,7 @@ def shift_of(
     each = None
     if statement.each is not None:
         var = statement.each.var
-        while var in RESERVED or var in parameters or (loop is not None and var == loop[0]):
+        while var in parameters or (loop is not None and var == loop[0]):
             var += "_"
         known[statement.each.var] = Var(name=var)
     try:

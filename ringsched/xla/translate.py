@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ringsched.codegen.outside import plain, spelt
 from ringsched.expr import (
     Binary,
     Compare,
@@ -26,7 +27,6 @@ from ringsched.expr import (
     names,
     show,
 )
-from ringsched.xla.words import RESERVED, SIDE_NAMES
 
 INT32 = 2**31
 Table = tuple[tuple[int, ...], tuple[int, ...]]  # values, row-major, and the sizes of the dimensions
@@ -131,10 +131,10 @@ class Translator:
 
     def _entry(self, expr: Lookup, kinds: tuple[type, ...]) -> str:
         """`jnp.array(X0)[s]`; `x0` is the schedule's name of the table."""
-        name = expr.name.upper()
-        taken = {*self.tables.values(), *self.env, *RESERVED, *SIDE_NAMES, "N"}
+        name = spelt(plain(expr.name).upper())
+        taken = {*self.tables.values(), *self.env}
         while name in taken:
-            name += "_"
+            name += spelt("_")
         name = self.tables.setdefault((expr.table, (len(expr.table),)), name)
         index = show(self._known(expr.index, kinds))
         return f"jnp.array({name})[{index}]" if kinds is _TRACED else f"{name}[{index}]"
@@ -142,13 +142,13 @@ class Translator:
     def _table(self, expr: Expr, *, jnp: bool) -> str:
         """`TABLE_1[s - 1, r]`."""
         name = self.tables.setdefault(self._values(expr), f"TABLE_{len(self.tables) + 1}")
-        lows = ((variable, self.bounds[variable][0]) for variable in sorted(self._variables(expr)))
+        lows = ((variable, self.bounds[variable][0]) for variable in sorted(self._variables(expr), key=plain))
         index = [show(binary("-", Var(name=variable), low)) for variable, low in lows]
         return f"jnp.array({name})[{', '.join(index)}]" if jnp else name + "".join(f"[{i}]" for i in index)
 
     def _values(self, expr: Expr) -> Table:
         """0 where the expression has no value: behind a guard that is false, where none is used."""
-        variables = sorted(self._variables(expr))
+        variables = sorted(self._variables(expr), key=plain)
         ranges = [range(low, high + 1) for low, high in (self.bounds[name] for name in variables)]
         values = []
         for at in itertools.product(*ranges):

@@ -1,12 +1,13 @@
 """What a schedule file means, by the words of docs/language.md and by nothing else of this project: right or wrong.
 
-The file is read as plain YAML, expressions by Python's own parser. A rank's state maps each chunk to the ranks that have
-contributed to it. `synth:` is left to the compiler by the definition, so there is nothing to say about it: None.
+The file is read as plain YAML, expressions by Python's own parser. A rank's state maps each chunk to the ranks that
+have contributed to it. `synth:` is left to the compiler by the definition, so there is nothing to say about it: None.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import math
 import operator
@@ -66,9 +67,14 @@ def value(text: Any, env: Env) -> int:
     if isinstance(text, int):
         return text
     try:
-        return int(_evaluate(ast.parse(str(text).strip(), mode="eval").body, env))
+        return int(_evaluate(_parsed(str(text).strip()), env))
     except (SyntaxError, KeyError, IndexError, ZeroDivisionError, ValueError) as error:
         raise Wrong(f"{text}: {error!r}") from None
+
+
+@functools.cache
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _evaluate(node: ast.expr, env: Env) -> Any:
@@ -145,7 +151,9 @@ class _Links:
         shifts = {a: {o for o, by in enumerate(self.twist.get(self.names[a], ())) if by} for a in axes}
         found: list[int] = []
         while len(found) < len(axes):
-            found.append(next(a for a in axes if a not in found and not any(a in shifts[b] for b in axes if b not in found)))
+            found.append(
+                next(a for a in axes if a not in found and not any(a in shifts[b] for b in axes if b not in found))
+            )
         return found
 
     def reach(self, sender: int, receiver: int) -> bool:
@@ -165,7 +173,9 @@ def _links(given: Mapping[str, Any], env: Env) -> _Links:
     names = ("x", "y", "z")[: len(sides)] if kind in ("mesh", "torus") else ()
     twist = {axis: [value(by, env) for by in shifts] for axis, shifts in (given.get("twist") or {}).items()}
     wraps = "torus" if kind in ("ring", "torus") else "mesh"
-    links = _Links({"ring": "ring", "line": "line"}.get(kind, kind), sides, names, frozenset(), twist, bool(given.get("routed")))
+    links = _Links(
+        {"ring": "ring", "line": "line"}.get(kind, kind), sides, names, frozenset(), twist, bool(given.get("routed"))
+    )
     pairs_found = set()
     for rank in range(links.ranks):
         for axis in range(len(sides)):

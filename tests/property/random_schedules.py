@@ -1,8 +1,8 @@
-"""Random schedule files over all that the language has, right ones and such as are off by a little; the same for a seed.
+"""Random schedule files over all that the language has, right ones and some that are off by a little.
 
-A plan of moves is drawn that is right for a random collective on random links; one move of it may be altered. It is then
-written down in one of several forms: for single ranks, by guards, by slices of any length, by `each`, by tables in a
-loop. Other files put shipped schedules together: `use`, `on`, `beside`, `synth`, `compute`, chains, `lowering`.
+A plan of moves is drawn that is right for a random collective on random links; one move of it may be altered. It is
+then written down in one of several forms: for single ranks, by guards, by slices of any length, by `each`, by tables
+in a loop. Other files put shipped schedules together: `use`, `on`, `beside`, `synth`, `compute`, chains, `lowering`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 Chunk = tuple[int, ...]
@@ -383,7 +383,9 @@ def by_rank(rng: random.Random, given: Plan, step: list[Move], tables: dict[str,
     classes: list[dict[int, tuple[Move, int]]] = []
     for (_, _, op), runs in _runs(step):
         for first, count in runs:
-            move = next(m for m in step if m.chunk == first and m.op == op and (m.sender, m.receiver) == _ends(step, first, op))
+            move = next(
+                m for m in step if m.chunk == first and m.op == op and (m.sender, m.receiver) == _ends(step, first, op)
+            )
             home = next((c for c in classes if move.sender not in c and next(iter(c.values()))[0].op == op), None)
             if home is None:
                 classes.append(home := {})
@@ -392,14 +394,15 @@ def by_rank(rng: random.Random, given: Plan, step: list[Move], tables: dict[str,
     for members in classes:
         number = len(tables)
 
-        def table(name: str, pick: Callable[[Move, int], int], rest: int = 0, members: dict = members) -> str:
-            tables[f"{name}{number}"] = [pick(*members[r]) if r in members else rest for r in ranks]
-            return f"{name}{number}[r]"
-
         op = next(iter(members.values()))[0].op
-        index = [table(f"i{d}_", lambda m, _, d=d: m.chunk[d]) for d in range(len(given.dims) - 1)]
-        low, high = table("low", lambda m, c: m.chunk[-1]), table("high", lambda m, c: m.chunk[-1] + c)
-        to = table("to", lambda m, c: m.receiver, -1)
+        known = [members.get(rank) for rank in ranks]
+        columns = {f"i{d}_{number}": [m[0].chunk[d] if m else 0 for m in known] for d in range(len(given.dims) - 1)}
+        index = [f"{name}[r]" for name in columns]
+        columns[f"low{number}"] = [m[0].chunk[-1] if m else 0 for m in known]
+        columns[f"high{number}"] = [m[0].chunk[-1] + m[1] if m else 0 for m in known]
+        columns[f"to{number}"] = [m[0].receiver if m else -1 for m in known]
+        tables.update(columns)
+        low, high, to = f"low{number}[r]", f"high{number}[r]", f"to{number}[r]"
         when = f"{to} >= 0" if rng.random() < 0.5 else f"{low} < {high}"
         found.append(_send(f"chunk[{', '.join([*index, f'{low}:{high}'])}]", to, op, f", when: '{when}'"))
     return found
@@ -486,7 +489,9 @@ def put_together(rng: random.Random) -> File:
         case 0:  # two ways to do one thing on two halves
             features |= {"beside", "on"}
             which = rng.choice(("gather", "scatter"))
-            names = [rng.choice(("all_gather", "backwards") if which == "gather" else ("reduce_scatter",)) for _ in "ab"]
+            names = [
+                rng.choice(("all_gather", "backwards") if which == "gather" else ("reduce_scatter",)) for _ in "ab"
+            ]
             collective = "all_gather" if which == "gather" else "reduce_scatter"
             uses = [f"{{use: {name}, on: 'chunk[:, {k}]'}}" for k, name in enumerate(names)]
             if rng.random() < 0.2:
@@ -507,7 +512,9 @@ def put_together(rng: random.Random) -> File:
             if ("bidirectional" in first) != ("bidirectional" in second) and halves:
                 plain = [("bidirectional" in step) for step in steps]
                 steps = [s if two else f"{s}\n    on: 'chunk[:, {0}]'" for s, two in zip(steps, plain, strict=True)]
-            return File(_file("all_reduce", f"{{ring: {n}}}", dims, steps, rng, features, params=f"{{N: {n}}}"), features)
+            return File(
+                _file("all_reduce", f"{{ring: {n}}}", dims, steps, rng, features, params=f"{{N: {n}}}"), features
+            )
         case 2:  # made by the compiler
             features.add("synth")
             net, dims = rng.choice(
@@ -599,7 +606,9 @@ def multiplied(rng: random.Random) -> File:
     moment = moment or ("on arrival" if gathers else "before sending")
     shard = rng.choice((", shard: features", ", shard: rows", ""))
     overlap = rng.choice((", overlap: none", "", ""))
-    text = _file("all_gather" if gathers else "reduce_scatter", f"{{ring: {n}}}", dims, [f"  - use: {name}"], rng, features)
+    text = _file(
+        "all_gather" if gathers else "reduce_scatter", f"{{ring: {n}}}", dims, [f"  - use: {name}"], rng, features
+    )
     text = text.replace("steps:\n", f"compute: {{multiply: {moment}{shard}{overlap}}}\nsteps:\n")
     if f"{{ring: {n}}}" in text:
         text = text.replace(f"{{ring: {n}}}", f"{{ring: N}}\nparams: {{N: {n}}}")

@@ -1,4 +1,4 @@
-"""Random schedules through every stage: python benchmarks/random_schedules.py --count 20000 [--seed 0] [--run 40]
+"""Random schedules through every stage: python benchmarks/schedule_agreement.py --count 20000 [--seed 0] [--run 40]
 
 Each of `tests/property/random_schedules.py` is judged by the language's definition (`definition.py` beside it) and by
 ringsched: data flow, lowering, values, hazards; where that is right, the kernel's text is audited, values included, and
@@ -72,7 +72,7 @@ def examine(drawn: File, folder: Path, *, audit: bool = True) -> tuple[str, str]
 
 
 def run(path: Path) -> str:
-    """"" where both back ends agree with jax.lax."""
+    """ "" where both back ends agree with jax.lax."""
     for backend in ("pallas", "xla"):
         command = [sys.executable, "-m", "ringsched", "run", str(path), "--backend", backend, "--timeout", "240"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
