@@ -7,12 +7,13 @@ after its marker is copied, but for the definitions that nothing in this module 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.resources
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringsched.codegen.outside import quoted, settled
+from ringsched.codegen.outside import global_names, quoted, settled
 from ringsched.lines import paragraph
 
 MARKER = "# ==== marker ====\n"
@@ -45,11 +46,18 @@ _IMPORTS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """A statement of the fixed part, with what stands before it. `brings`: names; none: it is there for its effect."""
+    """A statement of the fixed part, with what stands before it. `brings`: names; none: it is there for its effect.
+
+    uses: names of any kind; globals: those that are not its own.
+    """
 
     text: str
     brings: frozenset[str]
     uses: frozenset[str]
+    globals: frozenset[str]
+
+
+_Section = tuple[str, tuple[_Piece, ...]]  # a title, and what comes under it
 
 
 def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str) -> list[str]:
@@ -66,10 +74,11 @@ def header(name: str, heading: str, facts: list[tuple[str, str]], operands: str)
 
 def module_of(docstring: Sequence[str], own: str, fixed: Iterable[tuple[str, str]]) -> str:
     """fixed: packages and names of files, in their order in the module. Names from outside are settled here."""
-    text = _reachable(own, [_fixed_part(*file) for file in fixed])
-    body = f"{own}\n\n{text}"
-    tree = ast.parse(body)
-    return settled("\n".join([*docstring, *_imports(_used(tree)), "", body]), tree)
+    tree = ast.parse(own)
+    text, pieces = _reachable(tree, [section for file in fixed for section in _sections(*file)])
+    used = _used(tree).union(*(piece.uses for piece in pieces))
+    theirs = frozenset[str]().union(*(piece.globals | piece.brings for piece in pieces))
+    return settled("\n".join([*docstring, *_imports(used), "", f"{own}\n\n{text}"]), tree, theirs)
 
 
 def _imports(used: frozenset[str]) -> Iterator[str]:
@@ -81,17 +90,11 @@ def _imports(used: frozenset[str]) -> Iterator[str]:
             yield line + ", ".join(some) if line.endswith("import ") else line
 
 
-def _fixed_part(package: str, name: str) -> str:
-    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
-    return text.split(MARKER, 1)[1]
-
-
-def _reachable(own: str, parts: Sequence[str]) -> str:
-    """Of the parts, what the own part uses, and what that uses."""
-    sections = [section for part in parts for section in _sections(part)]
+def _reachable(own: ast.Module, sections: Sequence[_Section]) -> tuple[str, list[_Piece]]:
+    """Of the sections, what the own part uses, and what that uses."""
     pieces = [piece for _, some in sections for piece in some]
     known = frozenset().union(*(piece.brings for piece in pieces))
-    wanted = set(_used(ast.parse(own)) & known)
+    wanted = set(_used(own) & known)
     kept: set[int] = set()
     while True:
         more = [
@@ -116,7 +119,7 @@ def _reachable(own: str, parts: Sequence[str]) -> str:
                 apart = 0
         if texts:
             lines.append(title + "".join(texts))
-    return _apart("".join(lines))
+    return _apart("".join(lines)), [pieces[number] for number in sorted(kept)]
 
 
 def _apart(text: str) -> str:
@@ -126,8 +129,14 @@ def _apart(text: str) -> str:
     return text.strip("\n") + "\n"
 
 
-def _sections(part: str) -> Iterator[tuple[str, list[_Piece]]]:
-    """Comments that stand alone, with the statements up to the next one."""
+@functools.cache
+def _sections(package: str, name: str) -> tuple[_Section, ...]:
+    """Comments of a file that stand alone, with the statements up to the next one."""
+    text = importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    return tuple((title, tuple(pieces)) for title, pieces in _cut(text.split(MARKER, 1)[1]))
+
+
+def _cut(part: str) -> Iterator[tuple[str, list[_Piece]]]:
     lines = part.splitlines(keepends=True)
     title, pieces, end = "", list[_Piece](), 0
     for node in ast.parse(part).body:
@@ -140,7 +149,9 @@ def _sections(part: str) -> Iterator[tuple[str, list[_Piece]]]:
                 yield title, pieces
             title, pieces, before = f"\n\n\n{comment}\n\n\n", [], ""
         end = node.end_lineno or node.lineno
-        pieces.append(_Piece(text=before + "".join(lines[start:end]), brings=_brought(node), uses=_used(node)))
+        text = "".join(lines[start:end])
+        theirs = frozenset(global_names(text))
+        pieces.append(_Piece(text=before + text, brings=_brought(node), uses=_used(node), globals=theirs))
     yield title, pieces
 
 

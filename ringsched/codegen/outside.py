@@ -41,11 +41,14 @@ def quoted(text: str) -> str:
     return "".join("\\\\" if letter == "\\" else '\\"' if letter == '"' else letter for letter in kept)
 
 
-def settled(text: str, tree: ast.Module) -> str:
-    """The text, all names from outside being what they will be. tree: what was parsed of it."""
+def settled(text: str, tree: ast.Module, others: frozenset[str] = frozenset()) -> str:
+    """The text, all names from outside being what they will be.
+
+    tree: of that part of the text which has such names; others: what the rest names and uses in the whole module.
+    """
     parts = [_identifiers(statement) for statement in tree.body]
-    bound = frozenset().union(*map(_bound, tree.body))
-    everywhere = _global_names(tree) | {name for name in bound if not _SPELT.search(name)}
+    bound = frozenset[str]().union(*map(_bound, tree.body))
+    everywhere = others | {n for n in {*global_names(ast.unparse(tree)), *bound} if not _SPELT.search(n)}
     final: dict[str, str] = {}
     for name in sorted({found for part in parts for each in part for found in _SPELT.findall(each)}):
         near = [part for part in parts if any(name in _SPELT.findall(each) for each in part)]
@@ -95,17 +98,13 @@ def _bound(statement: ast.stmt) -> frozenset[str]:
     return frozenset(node.id for node in stored)
 
 
-def _global_names(tree: ast.Module) -> set[str]:
-    """What functions use that is not theirs: of the module, or of Python itself."""
-
-    def of(table: symtable.SymbolTable) -> Iterator[str]:
-        for symbol in table.get_symbols():
-            if symbol.is_global() or table.get_type() == "module":
-                yield symbol.get_name()
-        for inner in table.get_children():
-            yield from of(inner)
-
-    return {name for name in of(symtable.symtable(ast.unparse(tree), "module", "exec")) if not _SPELT.search(name)}
+def global_names(text: str) -> Iterator[str]:
+    """What functions use that is not theirs: of the module, or of Python itself; and what stands at the top."""
+    tables = [symtable.symtable(text, "module", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        yield from (s.get_name() for s in table.get_symbols() if s.is_global() or table.get_type() == "module")
 
 
 # -- the same schedule and Program, names spelt
