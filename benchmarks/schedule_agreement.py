@@ -1,10 +1,11 @@
 """Random schedules through every stage: python benchmarks/schedule_agreement.py --count 20000 [--seed 0] [--run 40]
 
 Each of `tests/property/random_schedules.py` is judged by the language's definition (`definition.py` beside it) and by
-ringsched: data flow, lowering, values, hazards; where that is right, the kernel's text is audited, values included, and
-the module of `jax.lax` calls is made. `--run`: how many are run by both back ends, too, in interpret mode on virtual
-devices and compared with jax.lax. Prints what disagrees with its file, and how often each part of the language came up;
-exits with 1 where anything did. An exception that is no finding is a disagreement.
+ringsched: data flow, lowering, values, hazards; where that is right, the kernel's text is audited, values included (of
+every fifth the gradient, too), and the module of `jax.lax` calls is made. `--audit 4`: every fourth is audited. `--run`:
+how many are run by both back ends as well, in interpret mode on virtual devices, and compared with jax.lax. Prints what
+disagrees with its file, and how often each part of the language came up; exits with 1 where anything did. An exception
+that is no finding is a disagreement. Half a second each, 0.2 without the audit.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "property"))
+import jax
 from definition import meaning
 from random_schedules import File, schedule
-
-import jax
 
 from ringsched.auditing.child import answers_to
 from ringsched.commands.audited import request_for
@@ -35,14 +35,16 @@ from ringsched.pipeline import compile_portable, compile_schedule, open_schedule
 LIMITS = ("RS6", "RS7")  # what cannot be lowered, or is too large: neither right nor wrong
 
 
-def judge(path: Path, *, audit: bool = True) -> tuple[str, str]:
-    """(right, wrong, limit or crash; codes or the exception) of ringsched for a file."""
+def judge(path: Path, *, audit: bool = True, gradient: bool = False) -> tuple[str, str]:
+    """(right, wrong, limit or crash; codes or the exception) of ringsched for a file. gradient: is audited, too."""
     try:
         loaded = open_schedule(path)
         compiled = compile_schedule(loaded)
         compile(compiled.source, "module", "exec")
         compile(compile_portable(loaded).source, "module", "exec")
-        answers = answers_to(asdict(request_for(compiled))) if audit else []
+        request = request_for(compiled)
+        request = replace(request, gradient=request.gradient and gradient)
+        answers = answers_to(asdict(request)) if audit else []
     except DiagnosticError as error:
         codes = sorted({each.code for each in error.diagnostics})
         return ("limit" if all(code.startswith(LIMITS) for code in codes) else "wrong"), ", ".join(codes)
@@ -54,13 +56,13 @@ def judge(path: Path, *, audit: bool = True) -> tuple[str, str]:
     return "right", ""
 
 
-def examine(drawn: File, folder: Path, *, audit: bool = True) -> tuple[str, str]:
+def examine(drawn: File, folder: Path, *, audit: bool = True, gradient: bool = False) -> tuple[str, str]:
     """What came out, and what disagrees ("": nothing)."""
     for name, text in drawn.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "drawn.yaml"
     path.write_text(drawn.text, encoding="utf-8")
-    verdict, why = judge(path, audit=audit)
+    verdict, why = judge(path, audit=audit, gradient=gradient)
     if verdict == "crash":
         return verdict, why
     meant = meaning(path)
@@ -87,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--audit", type=int, default=1)
     parser.add_argument("--run", type=int, default=0)
     given = parser.parse_args(arguments)
     verdicts, features, failures = collections.Counter[str](), collections.Counter[str](), 0
@@ -95,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         for seed in range(given.seed, given.seed + given.count):
             drawn = schedule(seed)
-            verdict, trouble = examine(drawn, folder)
+            verdict, trouble = examine(drawn, folder, audit=seed % given.audit == 0, gradient=seed % 5 == 0)
             if not trouble and verdict == "right" and ran < given.run:
                 ran += 1
                 trouble = run(folder / "drawn.yaml")
