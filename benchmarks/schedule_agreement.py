@@ -2,10 +2,10 @@
 
 Each of `tests/property/random_schedules.py` is judged by the language's definition (`definition.py` beside it) and by
 ringsched: data flow, lowering, values, hazards; where that is right, the kernel's text is audited, values included (of
-every fifth the gradient, too), and the module of `jax.lax` calls is made. `--audit 4`: every fourth is audited. `--run`:
-how many are run by both back ends as well, in interpret mode on virtual devices, and compared with jax.lax. Prints what
-disagrees with its file, and how often each part of the language came up; exits with 1 where anything did. An exception
-that is no finding is a disagreement. Half a second each, 0.2 without the audit.
+every fifth the gradient, too), and the module of `jax.lax` calls is made. `--audit 4`: every fourth is audited.
+`--run`: how many are run by both back ends as well, in interpret mode on virtual devices, and compared with jax.lax.
+Prints what disagrees with its file, and how often each part of the language came up; exits with 1 where anything did.
+An exception that is no finding is a disagreement. Half a second each, 0.2 without the audit.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ringsched.commands import clock
+
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
@@ -350,11 +352,12 @@ def schedules() -> int:
     return schedules()
 
 
-def run_command(arguments: list[str]) -> int:
+def run_command(arguments: list[str], *, own_process: bool = False) -> int:
     """Runs a command line and returns its exit code; no exception leaves it."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    clock.begin(with_start=own_process)
     try:
         result = cli.main(args=arguments, prog_name="ringsched", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -397,7 +400,7 @@ def _report_bug(error: Exception, arguments: list[str]) -> None:
 
 def main() -> None:
     """The entry point."""
-    sys.exit(run_command(sys.argv[1:]))
+    sys.exit(run_command(sys.argv[1:], own_process=True))
 
 
 if __name__ == "__main__":

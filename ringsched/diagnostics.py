@@ -126,7 +126,7 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str]) -> str:
         lines.append(f"{gutter} {'-->' if number == 0 else ':::'} {label.span}")
         lines.extend(_excerpt(label, sources, width, "^" if number == 0 else "-"))
     facts = []
-    if diagnostic.counterexample is not None:
+    if diagnostic.counterexample:
         facts.append("counterexample: " + ", ".join(f"{k} = {v}" for k, v in diagnostic.counterexample.items()))
     facts.extend(diagnostic.notes)
     if diagnostic.interleaving:

@@ -283,7 +283,7 @@ def _values(lowered: Lowered, expansion: Expansion, flat: FlatSchedule) -> tuple
 def _smallest_hazard(schedule: Schedule) -> tuple[Diagnostic, ...]:
     """The hazards of the smallest number of ranks for which the wishes of `lowering:` fail."""
     names = [p.name for p in schedule.parameters]
-    if names != ["N"]:
+    if names != ["N"] or schedule.parameters[0].asked:
         return ()
     for size in range(2, schedule.parameters[0].value):
         try:

@@ -7,11 +7,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
+from ringsched.commands.clock import lap
 from ringsched.commands.output import print_json, show
 from ringsched.diagnostics import EXIT_USAGE, Diagnostic, exit_code
 
@@ -72,7 +73,7 @@ def audit_function(request: Request) -> int:
         print_json({**report.to_json(), "kernel": request.target})
     else:
         show(report.diagnostics)
-        click.echo(report.sentence())
+        click.echo(replace(report, seconds=lap()).sentence())
     return exit_code(report.diagnostics)
 
 

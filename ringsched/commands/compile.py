@@ -12,6 +12,7 @@ import click
 
 from ringsched.commands.audited import PATIENCE, audit_small, auditor
 from ringsched.commands.audited import Outcome as Audit
+from ringsched.commands.clock import lap
 from ringsched.commands.compare import GENERATED, Compared, Figures, Other, comparison_text, figures_of, open_other
 from ringsched.commands.operands import fitting
 from ringsched.commands.output import cannot_write, exit_status, print_json, progress, say, show, write_file
@@ -184,7 +185,7 @@ def _deliver(
         return exit_status(found)
     written = f" → {path}" if path is not None else ""
     checked = CHECKED if audit is None else f"{CHECKED}; {audit.words()}"
-    sizes, seconds = outcome.sizes(), f"{outcome.seconds:.2f} s"
+    sizes, seconds = outcome.sizes(), f"{lap():.2f} s"
     sentence = f"{request.file}{written}: right{sizes} (checked at these sizes; {checked}) in {seconds}"
     click.echo(sentence, err=request.prints)
     if audit is not None and audit.undecided:

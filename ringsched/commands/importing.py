@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ringsched.commands.clock import lap
 from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, write_file
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_WRONG, Diagnostic, DiagnosticError, Label
 from ringsched.importers.algorithm import ROOTED
@@ -60,7 +61,7 @@ def import_msccl(file: str, output: str | None, as_json: bool) -> int:
     else:
         if imported.diagnostics:
             show(imported.diagnostics)
-        click.echo(_sentence(file, imported, seconds), err=output == "-")
+        click.echo(_sentence(file, imported, lap()), err=output == "-")
         if written is not None and imported.schedule is not None:
             say(f"wrote {written}, {len(imported.schedule.items)} steps")
     if output is not None and imported.unsaid:

@@ -24,11 +24,11 @@ from ringsched.diagnostics import (
     render,
 )
 
-Verdict = Literal["right", "wrong", "undecided"]
+Verdict = Literal["right", "wrong", "undecided", "not checked"]
 
 # These are about the command rather than the schedule: a parameter, a target or an output that cannot be used.
 _ABOUT_THE_COMMAND = {"RS213", "RS218", "RS240", "RS241", "RS601", "RS602", "RS603", "RS611", "RS613", "RS831"}
-_OPEN = {"RS605"}  # a deadline decides nothing
+_OPEN = {"RS605", "RS609"}  # a deadline decides nothing
 _NOTES = {"RS610"}  # said, and no failure
 
 
@@ -54,10 +54,12 @@ def worst(statuses: Iterable[int]) -> int:
 def verdict_of(diagnostics: Iterable[Diagnostic]) -> Verdict:
     """What `--json` calls the verdict."""
     match exit_status(diagnostics):
-        case 0:
+        case code if code == EXIT_RIGHT:
             return "right"
-        case 3:
+        case code if code == EXIT_UNDECIDED:
             return "undecided"
+        case code if code == EXIT_USAGE:
+            return "not checked"
         case _:
             return "wrong"
 

@@ -11,7 +11,7 @@ from ringsched.commands.operands import fitting
 from ringsched.commands.output import exit_status, print_json, progress, say, show
 from ringsched.commands.settings import Settings, parse_settings
 from ringsched.commands.verify import Outcome, check_and_compile, check_and_port
-from ringsched.diagnostics import EXIT_RIGHT, Diagnostic
+from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, Diagnostic
 from ringsched.operand import Operand, parse_dtype, parse_operands
 from ringsched.pipeline import ProvenChain, layers_of
 from ringsched.run.runner import MAX_RANKS, MODES, Mode, ModeRun, RunReport, run_kernel, twin_name
@@ -142,7 +142,10 @@ def _print_report(file: str, report: RunReport, twin: str, operands: tuple[Opera
     for mode in report.modes:
         click.echo(_mode_line(mode))
     show(report.diagnostics)
-    verdict = "agrees with" if report.ok else "fails in the comparison with"
+    late = exit_status(report.diagnostics) == EXIT_UNDECIDED
+    verdict = (
+        "agrees with" if report.ok else "did not end: not compared with" if late else "fails in the comparison with"
+    )
     what = "module" if any(mode.mode == "xla" for mode in report.modes) else "kernel"
     click.echo(f"{file}: the {what} {verdict} {twin} on {_devices(ranks)}, {', '.join(map(str, operands))} on each")
 

@@ -85,7 +85,7 @@ def summary(flat: FlatSchedule, loads: Loads, bound: Bound | None) -> str:
         return text
     if topology.routed:  # several links in a step: the bound on steps, by hops, does not hold
         return f"{text}; no schedule takes fewer than {_units(bound.units)}"
-    return f"{text}; no schedule takes fewer than {bound.steps} and {decimal(bound.units)}"
+    return f"{text}; no schedule takes fewer than {bound.hops} and {decimal(bound.units)}"
 
 
 def _bound(flat: FlatSchedule) -> Bound | None:
@@ -120,7 +120,7 @@ def _json(request: Request, flat: FlatSchedule, loads: Loads, bound: Bound | Non
         "steps": len(loads.sending),
         "units": _number(loads.units),
         "latency": loads.latency,
-        "bound_steps": None if bound is None or flat.topology.routed else bound.steps,
+        "bound_steps": None if bound is None or flat.topology.routed else bound.hops,
         "bound_units": None if bound is None else _number(bound.units),
         "chunk_units": _number(loads.chunk),
         "per_step": steps,

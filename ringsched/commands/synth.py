@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ringsched.commands.clock import lap
 from ringsched.commands.output import print_json, say, show, write_file
 from ringsched.diagnostics import EXIT_RIGHT, EXIT_UNDECIDED, EXIT_USAGE, Diagnostic, DiagnosticError
 from ringsched.plans.plan import KINDS, PlanKind
@@ -53,7 +54,7 @@ def synth(request: Request) -> int:
     if request.as_json:
         print_json(_json(request, made, seconds))
     else:
-        say(_sentence(request, made, seconds))
+        say(_sentence(request, made, lap()))
     return EXIT_RIGHT if made.verdict == "right" else EXIT_UNDECIDED
 
 

@@ -12,6 +12,7 @@ import click
 from ringsched.auditing.generated import Auditor
 from ringsched.commands.audited import Outcome as Audit
 from ringsched.commands.audited import audit_small, auditor
+from ringsched.commands.clock import lap
 from ringsched.commands.output import exit_status, print_json, say, show, verdict_of, worst
 from ringsched.commands.settings import (
     Settings,
@@ -50,15 +51,15 @@ class Outcome:
             "params": parameters_json(self.parameters, {} if self.diagnostics else self.settings),
             **({} if self.overlap is None else {"overlap": self.overlap}),
             "verdict": verdict_of(self.diagnostics),
-            "proof": "these sizes",
+            "proof": None if self.diagnostics else "these sizes",
             "seconds": round(self.seconds, 3),
             "diagnostics": [diagnostic.to_json() for diagnostic in self.diagnostics],
             **({"audit": self.audit.to_json()} if self.audit is not None else {}),
         }
 
     def sentence(self) -> str:
-        """The line for people."""
-        seconds = f"in {self.seconds:.2f} s"
+        """The line for people; with the time that they waited."""
+        seconds = f"in {lap():.2f} s"
         checked = self.checked if self.audit is None else f"{self.checked}; {self.audit.words()}"
         if self.diagnostics:
             count = len(self.diagnostics)

@@ -11,7 +11,8 @@ all_to_all          a chunk takes as many links as the ranks are apart: Σ dista
                     chunks leave S, for the sets that are tried: balls round each rank, slabs of a mesh or torus.
 broadcast, reduce   P / the least capacity from the root to any one rank (Edmonds: as many disjoint trees exist).
 
-In steps: data needs a step for each hop; and, but for broadcast and reduce, a step takes one unit at most.
+In steps: data needs a step for each hop; where, but for broadcast and reduce, a step takes one unit at most, it needs
+as many as there are units, too.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ from ringsched.plans.plan import PlanKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """`reason`: why no schedule takes fewer units; `steps_reason`: the same of steps."""
+    """`reason`: why no schedule takes fewer units. `hops`: no schedule without routes takes fewer steps.
+
+    steps, steps_reason: of schedules in whose steps a link carries one unit at most, as synthesis makes them.
+    """
 
     units: Fraction
     steps: int
+    hops: int
     reason: str
     steps_reason: str
 
@@ -57,7 +62,8 @@ def bound_of(network: Network, kind: PlanKind, root: int = 0) -> Bound:
         steps_reason = f"{_number(units)} units, of which a step takes at most one"
     else:
         steps_reason = f"the farthest rank is {_count(farthest, 'hop')} {'from the root' if rooted else 'away'}"
-    return Bound(units=units, steps=max(busy, farthest), reason=reason, steps_reason=steps_reason)
+    steps = max(busy, farthest)
+    return Bound(units=units, steps=steps, hops=farthest, reason=reason, steps_reason=steps_reason)
 
 
 # -- each collective ---------------------------------------------------------------------------------------------------

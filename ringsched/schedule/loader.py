@@ -144,7 +144,9 @@ def set_parameters(schedule: _Parametric, values: Table[str, int]) -> _Parametri
             message = f"{name} = {value} does not fit 63 bits"
             found.add(Diagnostic(code="RS205", message=message, help="use a smaller value"))
     found.check()
-    parameters = tuple(replace(p, value=values.get(p.name, p.value)) for p in schedule.parameters)
+    parameters = tuple(
+        replace(p, value=values[p.name], asked=True) if p.name in values else p for p in schedule.parameters
+    )
     return replace(schedule, parameters=parameters)
 
 

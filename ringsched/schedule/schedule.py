@@ -204,8 +204,11 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
+    """`asked`: the value is not the file's default, so nobody looks for a smaller one that shows the same."""
+
     name: str
     value: int
+    asked: bool = field(default=False, compare=False)
     span: Span | None = field(default=None, compare=False)
 
 

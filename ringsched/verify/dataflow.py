@@ -164,10 +164,13 @@ def _at(schedule: Schedule, values: tuple[int, ...]) -> Schedule:
 
 
 def _smaller(schedule: Schedule) -> Iterator[tuple[int, ...]]:
-    """Parameter values from 1 up to the given ones, small sums first; a bounded number of them."""
+    """Parameter values from 1 up to those in the file, small sums first; a bounded number of them."""
     given = tuple(p.value for p in schedule.parameters)
-    most = LARGEST_TRIED if len(given) == 1 else max(2, int(TRIED_SIZES ** (1 / max(len(given), 1))))
-    ranges = (range(1, min(value, most) + 1) if value > 0 else (value,) for value in given)
+    free = sum(not p.asked for p in schedule.parameters)
+    most = LARGEST_TRIED if free == 1 else max(2, int(TRIED_SIZES ** (1 / max(free, 1))))
+    ranges = (
+        range(1, min(p.value, most) + 1) if p.value > 0 and not p.asked else (p.value,) for p in schedule.parameters
+    )
     choices = itertools.islice(itertools.product(*ranges), 4 * TRIED_SIZES)
     smaller = sorted((c for c in choices if c != given), key=lambda c: (sum(c), c))
     return iter(smaller[:TRIED_SIZES])

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ringsched.diagnostics import Diagnostic
-from ringsched.expr import EvaluationError, Int, Var, binary, show
+from ringsched.expr import EvaluationError, Int, Var, binary, names, show
 from ringsched.schedule.flat import FlatSchedule, FlatTransfer
 from ringsched.schedule.notation import show_chunk
 from ringsched.schedule.schedule import Rank, Slice
-from ringsched.topology import evaluation_diagnostic
+from ringsched.topology import Topology, evaluation_diagnostic
 from ringsched.verify.words import label, moment, place_name, rank_name, site
 
 
@@ -56,10 +56,23 @@ def no_such_rank(
     )
 
 
+def _around_help(topology: Topology, reference: Rank, place: tuple[int, ...]) -> str:
+    """What is counted from one's own coordinate goes around, and so is not at fault."""
+    own = {"r", *topology.coordinates}
+    text = "only what is counted from a rank's own number, as r + 1, goes around: "
+    if len(topology.sides) > 1:
+        return f"{text}name coordinates that there are"
+    (number,) = reference.coordinates[:1]
+    again = f", or write ({show(number)}) % {topology.ranks}" if names(number) - own else ""
+    return f"{text}name one of the ranks 0 … {topology.ranks - 1}{again}"
+
+
 def _guard_help(flat: FlatSchedule, transfer: FlatTransfer, reference: Rank, place: tuple[int, ...]) -> str:
     """The guard that keeps a transfer off the end."""
     topology = flat.topology
     sides = flat.schedule.topology.sides
+    if topology.wraps and len(place) == len(topology.sides):
+        return _around_help(topology, reference, place)
     if len(place) == len(topology.sides) and reference is not transfer.statement.sender:
         for d, (coordinate, side) in enumerate(zip(place, topology.sides, strict=True)):
             text = show(reference.coordinates[d])

@@ -64,6 +64,7 @@ class _Statement:
     index: tuple[Getter | tuple[Getter | None, Getter | None], ...]
     single: tuple[Getter, ...]  # `index` where there are no slices in it, else empty
     to: tuple[Getter, ...]
+    counted: tuple[bool, ...]  # of each coordinate of `to`: from one's own on, so that it goes around where links do
 
 
 def _cause(statement: Transfer, env: Environment) -> EvaluationError:
@@ -154,6 +155,7 @@ class Resolver:
             index=tuple(index),
             single=() if any(isinstance(part, tuple) for part in index) else tuple(i for i in index if callable(i)),
             to=tuple(compiled(e) for e in statement.to.coordinates),
+            counted=tuple(bool(names(e) & self._environments[0].keys()) for e in statement.to.coordinates),
         )
         self._compiled[id(statement)] = made
         return made
@@ -166,7 +168,7 @@ class Resolver:
             env.pop(name, None)
         try:
             place = tuple(integer(e, env) for e in pinned.coordinates)
-            rank = self._rank(place)
+            rank = self._rank(place, (False,) * len(place))
             if rank is None:
                 raise Fault(findings.no_such_rank(self.flat, transfer, value, None, pinned, place))
             return (rank,)
@@ -192,7 +194,8 @@ class Resolver:
                 return None
         chunks = self._chunks(transfer, code, env, value, rank)
         place = tuple([get(env) for get in code.to])
-        receiver = place[0] % self._ring if self._ring and len(place) == 1 else self._rank(place)
+        around = self._ring and code.counted == (True,)
+        receiver = place[0] % self._ring if around else self._rank(place, code.counted)
         if receiver is None:
             to = transfer.statement.to
             raise Fault(findings.no_such_rank(self.flat, transfer, value, rank, to, place))
@@ -202,10 +205,13 @@ class Resolver:
             raise Fault(findings.no_neighbour(self.flat, transfer, value, rank, receiver))
         return Move(transfer, value, rank, receiver, chunks)
 
-    def _rank(self, place: tuple[int, ...]) -> int | None:
-        """Wrapped where the topology wraps; a single number on a mesh or torus is the rank itself and does not."""
+    def _rank(self, place: tuple[int, ...], counted: tuple[bool, ...]) -> int | None:
+        """Wrapped where the topology wraps, and the coordinate is counted from one's own; a rank's number does not."""
         topology = self.flat.topology
         if len(place) == len(topology.sides):
+            for coordinate, side, around in zip(place, topology.sides, counted, strict=True):
+                if not around and not 0 <= coordinate < side:
+                    return None
             return topology.rank(place)
         return place[0] if len(place) == 1 and 0 <= place[0] < topology.ranks else None
 

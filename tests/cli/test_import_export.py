@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (2, "bad.xml: not judged\n")
     assert result.stderr.startswith("error[RS131]: bad.xml is not well-formed XML: unclosed token\n  --> bad.xml:1:1\n")
     entry = json.loads(ringsched("import", "msccl", "bad.xml", "--json", cwd=tmp_path).stdout)
-    assert (entry["verdict"], entry["least_depth"]) == ("wrong", None)
+    assert (entry["verdict"], entry["least_depth"]) == ("not checked", None)
     for name, code in (("nothing.xml", "RS101"), (".", "RS102"), ("/dev/null", "RS101")):
         result = ringsched("import", "msccl", name, cwd=tmp_path)
         assert result.returncode == 2 and result.stderr.startswith(f"error[{code}]: "), result.stderr

@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +125,15 @@ class _Links:
 
     def env(self, rank: int) -> Env:
         return {"r": rank, **dict(zip(self.names, self.at(rank), strict=False))}
+
+    def named(self, given: Any, env: Env) -> int:
+        """What `to:` or `from:` names: only what is counted from a rank's own coordinate goes around."""
+        texts, place = given if isinstance(given, list) else [given], _place(given, env)
+        if len(place) == len(self.sides) and self.kind in ("ring", "torus"):
+            for text, at, side in zip(texts, place, self.sides, strict=True):
+                if not set(re.findall(r"\w+", str(text))) & {"r", *self.names} and not 0 <= at < side:
+                    raise Wrong(f"there is no rank {place}")
+        return self.rank(place)
 
     def rank(self, place: Sequence[int]) -> int:
         """Raises Wrong where there is none."""
@@ -357,13 +367,13 @@ class _Schedule:
             here = {**env, each[0]: number} if each[0] else dict(env)
             senders = range(self.links.ranks)
             if "from" in item:
-                rank = self.links.rank(_place(item["from"], here))
+                rank = self.links.named(item["from"], here)
                 senders = range(rank, rank + 1)
             for sender in senders:
                 own = {**here, **self.links.env(sender)}
                 if not all(value(condition, own) for condition in conditions):
                     continue
-                receiver = self.links.rank(_place(item["to"], own))
+                receiver = self.links.named(item["to"], own)
                 for chunk in self.named(item["send"], own):
                     if not self.links.reach(sender, receiver):
                         raise Wrong(f"rank {sender} has no link to {receiver}")
@@ -378,7 +388,7 @@ class _Schedule:
             if ":" in part:
                 first, last = part.split(":")
                 bounds = value(first, env) if first.strip() else 0, value(last, env) if last.strip() else side
-                if not 0 <= bounds[0] <= bounds[1] <= side:
+                if not 0 <= bounds[0] < bounds[1] <= side:
                     raise Wrong(f"{text} leaves its dimension")
                 ranges.append(range(*bounds))
             else:

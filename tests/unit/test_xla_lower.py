@@ -174,7 +174,7 @@ steps:
 
 
 def test_reserved_names_are_not_used() -> None:
-    """A parameter of such a name stands there as a number, a loop variable gets another name."""
+    """Parameters and loop variables of such names get others."""
     text = """
 schedule: gather
 collective: all_gather
@@ -188,11 +188,9 @@ steps:
         to: r + pairs
 """
     source = compile_portable(_written(text)).source
-    assert (
-        "N = 4  # ranks\nSIDES = (N,)\n" in source
-        and "for axes_ in range(3):" in source
-        and "_pairs(lambda r: r + 1)" in source
-    )
+    assert "\nheld_ = 4\npairs_ = 1\nCHUNKS = (held_,)\n" in source
+    assert "pairs = _pairs(lambda r: r + pairs_)\n\n    for axes_ in range(3):" in source
+    assert "arrived = _permute(held[(r - axes_) % held_], axes, pairs)" in source
 
 
 def _written(text: str):  # type: ignore[no-untyped-def]
