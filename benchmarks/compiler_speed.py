@@ -52,7 +52,7 @@ os.chdir(sys.argv[1])
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 sys.argv = ["ringsched", *sys.argv[2:]]
-from ringsched.cli import main
+from ringsched.__main__ import main
 main()
 """
 

@@ -8,12 +8,13 @@ y = jax.shard_map(lambda x: all_gather(x, axis_name="i"), mesh=mesh, ...)(x)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringsched import threads
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import jax
 
     from ringsched.auditing.audit import AuditReport

@@ -7,6 +7,8 @@ Nothing but click is imported before a command runs, so that `--help` answers at
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from ringsched.commands import clock
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -360,8 +363,9 @@ def run_command(arguments: list[str], *, own_process: bool = False) -> int:
     clock.begin(with_start=own_process)
     try:
         result = cli.main(args=arguments, prog_name="ringsched", standalone_mode=False)
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -369,6 +373,9 @@ def run_command(arguments: list[str], *, own_process: bool = False) -> int:
     except Exception as error:
         from ringsched.diagnostics import EXIT_INTERNAL, EXIT_USAGE, DiagnosticError
 
+        if isinstance(error, OSError) and error.errno in OUTPUT_ERRORS:
+            _cannot_print(error)
+            return EXIT_USAGE
         if isinstance(error, DiagnosticError):  # about the command itself; commands deal with those about a file
             from ringsched.commands.output import show
 
@@ -376,6 +383,19 @@ def run_command(arguments: list[str], *, own_process: bool = False) -> int:
             return EXIT_USAGE
         _report_bug(error, arguments)
         return EXIT_INTERNAL
+
+
+def _cannot_print(error: OSError) -> None:
+    """Files are written with a finding of their own: this is stdout, or stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+            continue
+        with contextlib.suppress(OSError, ValueError):  # what is left in it would be written at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with contextlib.suppress(OSError):
+        click.echo(f"error[RS611]: the output cannot be written: {error.strerror}", err=True)
+        click.echo("  = help: send it to a file or a device with room, or close fewer readers", err=True)
 
 
 def _report_bug(error: Exception, arguments: list[str]) -> None:
@@ -396,12 +416,3 @@ def _report_bug(error: Exception, arguments: list[str]) -> None:
     click.echo(f"  {command}", err=True)
     if "--traceback" not in arguments:
         click.echo(f"Where it happened: {again}", err=True)
-
-
-def main() -> None:
-    """The entry point."""
-    sys.exit(run_command(sys.argv[1:], own_process=True))
-
-
-if __name__ == "__main__":
-    main()

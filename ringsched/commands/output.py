@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
 import re
@@ -129,8 +131,9 @@ def write_file(path: Path, text: str | bytes, *, sources: Sequence[Path] = ()) -
             path.write_bytes(_encoded(text))
             return
         _replace(path.resolve(), text)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: of a loop of links, up to Python 3.12
+        loop = os.strerror(errno.ELOOP) if isinstance(error, RuntimeError) else None
+        reason = loop or getattr(error, "strerror", None) or str(error)
         raise cannot_write(path, reason, "choose a file in a directory that exists and may be written") from None
 
 
@@ -147,7 +150,8 @@ def _replace(path: Path, text: str | bytes) -> None:
         umask = os.umask(0)
         os.umask(umask)
         mode = 0o666 & ~umask
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+    _forget_killed(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_hidden(path)}{os.getpid()}.")
     try:
         with open(handle, "wb") as stream:
             stream.write(_encoded(text))
@@ -156,6 +160,29 @@ def _replace(path: Path, text: str | bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def _hidden(path: Path) -> str:
+    """How names of files begin that are to become this one."""
+    return f".{path.name[:50]}.ringsched-"
+
+
+def _forget_killed(path: Path) -> None:
+    """Removes what processes have left that were killed while they wrote the file."""
+    for left in path.parent.glob(f"{glob.escape(_hidden(path))}*"):
+        process = left.name.removeprefix(_hidden(path)).split(".")[0]
+        if process.isdecimal() and not _lives(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # of another user
+    return True
 
 
 def cannot_write(path: Path, reason: str, help: str) -> DiagnosticError:

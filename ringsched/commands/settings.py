@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,6 +11,8 @@ from ringsched.diagnostics import Collector, Diagnostic
 from ringsched.expr import LIMIT
 
 Settings = dict[str, range]
+
+MOST_SIZES = 1000
 
 _SETTING = re.compile(r"\s*([^\s=]+)\s*=\s*(.*?)\s*")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
@@ -33,6 +36,12 @@ def parse_settings(texts: Sequence[str], *, ranges: bool) -> Settings:
         values = _values(name, value, ranges, found)
         if values is not None:
             settings[name] = values
+    sizes = math.prod(map(len, settings.values()))
+    if sizes > MOST_SIZES:
+        name = max(settings, key=lambda each: len(settings[each]))
+        message = f"`--set` asks for {sizes:,} sizes, and at most {MOST_SIZES:,} are checked at a time"
+        help = f"take fewer: --set {name}={settings[name].start}..{settings[name].start + 30}"
+        found.add(_fault(message, help))
     found.check()
     return settings
 

@@ -17,7 +17,7 @@ from ringsched.schedule.schedule import Chain
 
 
 def ringsched(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ringsched.cli", *arguments]
+    command = [sys.executable, "-m", "ringsched", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 

@@ -18,7 +18,7 @@ REDUCE_SCATTER = (SCHEDULES / "reduce_scatter.yaml").read_text(encoding="utf-8")
 
 def ringsched(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ringsched.cli", *map(str, arguments)],
+        [sys.executable, "-m", "ringsched", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def test_a_terminal_gets_colour_and_a_pipe_does_not(tmp_path):
     for name, extra in (("colour", {}), ("plain", {"NO_COLOR": "1"})):
         ours, theirs = pty.openpty()
         environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | extra
-        command = [sys.executable, "-m", "ringsched.cli", "verify", str(wrong)]
+        command = [sys.executable, "-m", "ringsched", "verify", str(wrong)]
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=theirs, timeout=60)
         os.close(theirs)
         seen[name] = os.read(ours, 100_000).decode()
@@ -428,7 +428,7 @@ def test_an_interrupt():
 
 
 def test_a_reader_that_goes_away():
-    command = [sys.executable, "-m", "ringsched.cli", "explain"]
+    command = [sys.executable, "-m", "ringsched", "explain"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""

@@ -22,7 +22,7 @@ from ringsched.run.runner import default_timeout, read_report, run_kernel
 def ringsched(*arguments: str) -> subprocess.CompletedProcess[str]:
     # settings of the user's that do not suit
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1", "NPROC": "1"}
-    command = [sys.executable, "-m", "ringsched.cli", "run", *arguments]
+    command = [sys.executable, "-m", "ringsched", "run", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 

@@ -16,7 +16,7 @@ from ringsched.run.runner import run_kernel
 
 def ringsched(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}  # the user's, of no use here
-    command = [sys.executable, "-m", "ringsched.cli", *arguments]
+    command = [sys.executable, "-m", "ringsched", *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
