@@ -2,7 +2,7 @@
 
 Nothing but click is imported before a command runs, so that `--help` answers at once (within 0.15 s).
 
-0 right · 1 a schedule or kernel is wrong · 2 usage or unreadable input · 3 undecided · 101 a bug in ringsched
+0 right · 1 a schedule or kernel is wrong · 2 usage or unreadable input · 3 undecided · 130 interrupted · 101 a bug
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def cli(traceback: bool) -> None:
 
     FILE is a schedule file, or the name of a shipped schedule (see `ringsched schedules`).
 
-    Exit codes: 0 right, 1 a schedule or kernel is wrong, 2 usage or unreadable input, 3 undecided, 101 a bug in
-    ringsched.
+    Exit codes: 0 right, 1 a schedule or kernel is wrong, 2 usage or unreadable input, 3 undecided, 130 interrupted, 101
+    a bug in ringsched.
     """
 
 
