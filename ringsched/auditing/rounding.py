@@ -2,8 +2,8 @@
 
 Every result that is not exact is moved by a random part of NOISE, as much as float32 rounds it: constants of a kernel
 are no closer. How far an element comes out apart in a few such runs is its error bound, whatever cancels on the way
-(Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). What is exact in float64, such as copies and sums of integers, is not moved, and
-has to be equal.
+(Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997). What is exact in float64, such as copies and sums of
+integers, is not moved, and has to be equal.
 """
 
 from __future__ import annotations
