@@ -20,7 +20,7 @@ from ringsched.auditing.scalars import OPERATIONS, Unsupported
 from ringsched.auditing.taint import EXACT, tainted
 from ringsched.auditing.walk import CALLS, inner_jaxpr, opened
 
-MOST_ROUNDS = 100_000  # of a loop whose end depends on data
+MOST_ROUNDS = 20_000  # of a loop whose end depends on data
 
 
 class Endless(Exception):

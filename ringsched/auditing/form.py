@@ -134,10 +134,10 @@ def _cores(mesh: Any, params: Mapping[str, Any], place: Span | None) -> dict[str
     return dict.fromkeys(sizes, 0)
 
 
-def calls_kernel(eqn: Any) -> bool:
-    """Whether a kernel, or what may be one, is called in a jaxpr that the equation carries."""
+def calls_kernel(eqn: Any, others: tuple[str, ...] = ()) -> bool:
+    """Whether a kernel, or what may be one, or one of `others` is called in a jaxpr that the equation carries."""
     return any(
-        inner_eqn.primitive.name in (*KERNELS, *OPAQUE) or calls_kernel(inner_eqn)
+        inner_eqn.primitive.name in (*KERNELS, *OPAQUE, *others) or calls_kernel(inner_eqn, others)
         for inner in sub_jaxprs(eqn)
         for inner_eqn in inner.eqns
     )

@@ -258,7 +258,7 @@ class _Finder(Walker):
                 found = [Exchanged(eqn, tuple(values), number, occurrence) for number in range(len(eqn.outvars))]
                 self.exchanges[found[0].key] = found[0]
                 return list(found)
-            case "while" | "cond" | "scan" if not calls_kernel(eqn):
+            case "while" | "cond" | "scan" if not calls_kernel(eqn, COLLECTIVES):
                 return outcomes(eqn, self._let_go(values))
             case "scan" if eqn.params["length"] > LONG_LOOP:
                 return self._repeat(eqn, values)
@@ -347,7 +347,8 @@ class _Finder(Walker):
         return [cell.value for cell in cells]
 
     def open_choice(self, eqn: Any, values: list[Any]) -> list[Any]:
-        raise Undecided("whether it calls a kernel depends on data", self.place(eqn), MAKE_CONSTANT)
+        what = "calls a kernel" if calls_kernel(eqn) else "takes part in a collective"
+        raise Undecided(f"whether it {what} depends on data", self.place(eqn), MAKE_CONSTANT)
 
     def _other(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Operations that carry a jaxpr in a way of their own may call a kernel in it, who knows when."""

@@ -12,6 +12,7 @@ from corpus import (
     looks_wrong,
     meetings,
     meshes,
+    numerics,
     open_questions,
     reduces,
     rings,
@@ -53,6 +54,7 @@ CASES: tuple[Case, ...] = (
     *kinds.CASES,
     *two_cores.CASES,
     *compiler.CASES,
+    *numerics.CASES,
 )
 
 __all__ = ["CASES", "Case"]
