@@ -43,7 +43,7 @@ def check(folder: Path, text: str, wishes: str, n: int, mode: str, rows: int = 8
 
     name = text.split()[1]
     f = written(str(folder), text.replace("WISHES", wishes), N=n)
-    module = f.compiled._function({}, name).__globals__
+    module = f.compiled._function({}).__globals__
     if tile:
         module["_TILE_BYTES"] = tile
     x = data((n, n * rows if "scatter" in name else rows, 128))
