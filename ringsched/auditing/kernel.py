@@ -117,6 +117,9 @@ class KernelWalker(Walker):
             case _:
                 return None
 
+    def done(self) -> int:
+        return len(self.ops)
+
     def _of_grid(self, numbers: tuple[int, ...], eqn: Any) -> int:
         axis: int = eqn.params["axis"]
         if axis >= len(numbers):

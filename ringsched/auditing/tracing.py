@@ -230,6 +230,10 @@ class _Finder(Walker):
     def place(self, eqn: Any) -> Span | None:
         return place_of(eqn)
 
+    def done(self) -> int:
+        """Kernels and refs may have another state each time."""
+        return self.steps
+
     def effect(self, eqn: Any, values: list[Any]) -> list[Any] | None:
         match eqn.primitive.name:
             case name if name in KERNELS:

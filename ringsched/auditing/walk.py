@@ -178,7 +178,17 @@ class Walker:
                 return self.open_choice(eqn, values)
             if not bool(more):
                 return carry
+            before, done = carry, self.done()
             carry = self.enter(params["body_jaxpr"], [*constant, *carry])
+            if done == self.done() and all(map(_is_same, before, carry)):
+                reason = (
+                    "the rounds of a loop are all alike, so that it ends only if somebody else changes what it reads"
+                )
+                raise Undecided(reason, self.place(eqn), "wait for a semaphore instead of looking at it in a loop")
+
+    def done(self) -> int:
+        """How much has been done that a later operation may notice."""
+        return 0
 
     def _scan(self, eqn: Any, values: list[Any]) -> list[Any]:
         """Rounds in order."""
@@ -214,6 +224,10 @@ def _copy(turn: int, length: int, unroll: int) -> object:
 def inner_jaxpr(params: Mapping[str, Any]) -> Any:
     """What an operation that only calls something calls."""
     return next((params[key] for key in _JAXPRS if key in params), None)
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    return left is right or (type(left) in (int, bool, float) and type(right) is type(left) and left == right)
 
 
 def opened(closed: Any) -> tuple[Any, Sequence[Any]]:
